@@ -26,7 +26,10 @@ fn vouch(dir: &Path) -> Result<()> {
         std::fs::write(dir.join(format!("{who}.cert")), params.signed_by(&key, &issuer)?.pem())?;
         std::fs::write(dir.join(format!("{who}.key")), key.serialize_pem())?;
     }
-    Ok(std::fs::write(dir.join("password"), format!("{PASSWORD}\n"))?)
+    let password = dir.join("password");
+    std::fs::write(&password, format!("{PASSWORD}\n"))?;
+    let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    Ok(std::fs::set_permissions(password, own)?)
 }
 
 #[tokio::test]

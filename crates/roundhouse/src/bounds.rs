@@ -53,7 +53,7 @@ fn check_messages(settings: &Settings, cluster: &cluster::Settings, problems: &m
         for (name, backend) in &written.backends {
             if let BackendSettings::Stdio(stdio) = backend {
                 let key = format!("tenants.{tenant}.backends.{name}.line_bytes_max");
-                must_fit(&key, stdio.line_bytes_max);
+                must_fit(&key, stdio.program.line_bytes_max);
             }
         }
     }

@@ -66,7 +66,7 @@ fn inherit_environment(settings: &mut Settings) {
     let demo = settings.tenants.get_mut(NAME).and_then(|demo| demo.backends.get_mut("command"));
     if let Some(BackendSettings::Stdio(stdio)) = demo {
         for (name, value) in Environment::inherited() {
-            stdio.env.entry(name).or_insert(value);
+            stdio.program.env.entry(name).or_insert(value);
         }
     }
 }
@@ -103,8 +103,8 @@ mod tests {
         let BackendSettings::Stdio(stdio) = &settings.tenants[NAME].backends["command"] else {
             panic!("not stdio")
         };
-        assert_eq!((stdio.command.as_str(), stdio.args.len()), ("npx", 3));
-        assert!(stdio.env.contains_key("PATH"));
+        assert_eq!((stdio.program.command.as_str(), stdio.program.args.len()), ("npx", 3));
+        assert!(stdio.program.env.contains_key("PATH"));
     }
 
     #[cfg(feature = "demo")]

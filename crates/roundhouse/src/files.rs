@@ -1,5 +1,6 @@
 //! Small files that settings name: passwords, certificates and keys.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,8 +30,8 @@ pub(crate) fn text(key: &str, path: &Path) -> Result<String, String> {
     }
 }
 
-/// The token in the file that the setting `key` names, which operators send.
-pub(crate) fn token(key: &str, path: &Path) -> Result<AdminToken, String> {
+/// The same for a file that holds a secret: it is refused if other users may read or change it.
+pub(crate) fn secret_text(key: &str, path: &Path) -> Result<String, String> {
     let wrong = |why: &dyn std::fmt::Display| format!("`{key}`: {}: {why}", path.display());
     let mode = std::fs::metadata(path).map_err(|error| wrong(&error))?.permissions().mode();
     if mode & OTHERS != 0 {
@@ -38,10 +39,18 @@ pub(crate) fn token(key: &str, path: &Path) -> Result<AdminToken, String> {
             format!("others may read or change it (mode {:o}); chmod it to 600", mode & 0o777);
         return Err(wrong(&why));
     }
-    let text = text(key, path)?;
-    let token = AdminToken::new(text.trim_end_matches(['\r', '\n']));
-    token
-        .ok_or_else(|| wrong(&"holds no token; write one line of visible ASCII characters into it"))
+    text(key, path)
+}
+
+/// The token in the file that the setting `key` names, which operators send.
+pub(crate) fn token(key: &str, path: &Path) -> Result<AdminToken, String> {
+    let text = secret_text(key, path)?;
+    AdminToken::new(text.trim_end_matches(['\r', '\n'])).ok_or_else(|| {
+        let path = path.display();
+        format!(
+            "`{key}`: {path}: holds no token; write one line of visible ASCII characters into it"
+        )
+    })
 }
 
 /// A secret that is the value of the setting `key`, or the content of the file that `{key}_file`
@@ -51,11 +60,42 @@ pub(crate) fn secret(key: &str, written: &Secret, path: &Path) -> Result<Secret,
     match (written.0.is_empty(), path.as_os_str().is_empty()) {
         (_, true) => Ok(written.clone()),
         (true, false) => {
-            let text = text(&format!("{key}_file"), path)?;
+            let text = secret_text(&format!("{key}_file"), path)?;
             Ok(text.trim_end_matches(['\r', '\n']).into())
         }
         (false, false) => Err(format!("`{key}` and `{key}_file` are both set; keep one")),
     }
+}
+
+/// Adds the variables of the file that the setting `key` names to `variables`: a line
+/// `NAME=value` for each. Empty lines and lines that begin with `#` are ignored. A name that
+/// `variables` has already is an error, since one value would be ignored.
+pub(crate) fn add_variables(
+    key: &str,
+    path: &Path,
+    variables: &mut BTreeMap<String, String>,
+) -> Result<(), String> {
+    for (number, line) in (1..).zip(secret_text(key, path)?.lines()) {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |why: &str| format!("`{key}`: {}: line {number} {why}", path.display());
+        let is_name = |name: &str| {
+            let is_odd = |c: char| c.is_whitespace() || c.is_control();
+            !name.is_empty() && !name.contains(is_odd)
+        };
+        let variable = line.split_once('=').filter(|(name, _)| is_name(name));
+        let Some((name, value)) = variable.filter(|(_, value)| !value.contains('\0')) else {
+            return Err(wrong(
+                "is not NAME=value; write a variable a line, without blanks before \
+                              the equals sign",
+            ));
+        };
+        if variables.insert(name.into(), value.into()).is_some() {
+            return Err(wrong(&format!("sets `{name}`, which is set already; keep one")));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -71,6 +111,50 @@ mod tests {
         assert_eq!(secret("a", &"b".into(), Path::new("")).unwrap(), "b".into());
         let both = secret("a.b", &"hunter".into(), path).unwrap_err();
         assert!(both.contains("`a.b_file`") && !both.contains("hunter"), "{both}");
+    }
+
+    fn mode(file: &tempfile::NamedTempFile, mode: u32) {
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_secret_file_that_others_may_read_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "hunter2").unwrap();
+        mode(&file, 0o604);
+        let refusal = secret("cluster.secret", &Secret::default(), file.path()).unwrap_err();
+        assert!(refusal.starts_with("`cluster.secret_file`: "), "{refusal}");
+        assert!(refusal.contains("chmod") && !refusal.contains("hunter2"), "{refusal}");
+        mode(&file, 0o440);
+        assert!(secret("cluster.secret", &Secret::default(), file.path()).is_ok());
+    }
+
+    #[test]
+    fn a_file_of_variables_has_a_name_and_a_value_a_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            let mut variables = BTreeMap::from([("LOG".to_owned(), "info".to_owned())]);
+            add_variables("x.env_file", file.path(), &mut variables).map(|()| variables)
+        };
+        let variables = read("# for the server\n\nA=1\r\nB= b = c \nC=\n").unwrap();
+        let pairs = [("A", "1"), ("B", " b = c "), ("C", ""), ("LOG", "info")];
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(variables, BTreeMap::from(pairs));
+        for (text, why) in [
+            ("A=1\nhunter2", "line 2 is not NAME=value"),
+            ("=hunter2", "line 1 is not NAME=value"),
+            ("export A=hunter2", "line 1 is not NAME=value"),
+            ("LOG=hunter2", "line 1 sets `LOG`, which is set already"),
+            ("A=1\nA=hunter2", "line 2 sets `A`"),
+            ("", "the file is empty"),
+        ] {
+            let refusal = read(text).unwrap_err();
+            assert!(refusal.starts_with("`x.env_file`: ") && refusal.contains(why), "{refusal}");
+            assert!(!refusal.contains("hunter2"), "{refusal}");
+        }
+        mode(&file, 0o644);
+        assert!(read("A=1").unwrap_err().contains("chmod"));
     }
 
     #[test]

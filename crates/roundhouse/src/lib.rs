@@ -41,6 +41,7 @@ mod metrics;
 mod node;
 mod peers;
 mod plan;
+pub mod private_environment;
 pub mod program;
 mod records;
 pub mod settings;

@@ -101,15 +101,24 @@ struct Kinds<'a> {
 }
 
 impl Kinds<'_> {
-    fn open(&self, name: &str, settings: &BackendSettings) -> Result<Arc<dyn Backend>, String> {
+    fn open(
+        &self,
+        tenant: &str,
+        name: &str,
+        settings: &BackendSettings,
+    ) -> Result<Arc<dyn Backend>, String> {
+        let at = format!("tenants.{tenant}.backends.{name}");
         match settings {
-            BackendSettings::Stdio(stdio) if stdio.command.is_empty() => {
-                Err("has an empty `command`; write the program to run".into())
+            BackendSettings::Stdio(stdio) if stdio.program.command.is_empty() => {
+                Err(format!("`{at}` has an empty `command`; write the program to run"))
             }
             BackendSettings::Stdio(stdio) => {
-                Ok(Arc::new(StdioBackend::new(name, stdio.clone(), self.children.clone())))
+                let (name, program) = (format!("{tenant}/{name}"), stdio.read(&at)?);
+                Ok(Arc::new(StdioBackend::new(name, program, self.children.clone())))
             }
-            BackendSettings::Native(native) => self.native(&native.name),
+            BackendSettings::Native(native) => {
+                self.native(&native.name).map_err(|problem| format!("`{at}` {problem}"))
+            }
         }
     }
 
@@ -131,9 +140,7 @@ fn only_backend(
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
         (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
-        (None, Some((name, backend)), None) => kinds
-            .open(&format!("{tenant}/{name}"), backend)
-            .map_err(|problem| format!("`tenants.{tenant}.backends.{name}` {problem}")),
+        (None, Some((name, backend)), None) => kinds.open(tenant, name, backend),
         (None, None, _) => Err(format!(
             "tenant `{tenant}` has no backend; write one, as in [tenants.{tenant}.backends.main]"
         )),

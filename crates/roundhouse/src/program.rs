@@ -54,6 +54,7 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     if !signals.stop_in_order(node).await {
         bail!("other nodes marked this process dead; start it again");
     }
+    telemetry::report_left_out();
     tracing::info!("stopped");
     Ok(())
 }
@@ -69,7 +70,9 @@ fn raise_descriptor_limit() {
 
 fn endpoints(node: &Node) -> String {
     let tenants = node.tenants().iter().map(|name| format!("tenant {name}: {}\n", node.url(name)));
-    tenants.chain([format!("admin: {}/metrics\n", node.admin_url())]).collect()
+    let admin = node.admin_url();
+    let metrics = if admin.starts_with("http") { "/metrics" } else { "" };
+    tenants.chain([format!("admin: {admin}{metrics}\n")]).collect()
 }
 
 async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
@@ -133,7 +136,9 @@ fn found(file: &Path, settings: &Settings) -> String {
 
 fn backends(tenant: &TenantSettings) -> String {
     let one = |(name, backend): (&String, &BackendSettings)| match backend {
-        BackendSettings::Stdio(stdio) => format!("backend {name} (stdio: {})", stdio.command),
+        BackendSettings::Stdio(stdio) => {
+            format!("backend {name} (stdio: {})", stdio.program.command)
+        }
         BackendSettings::Native(native) => format!("backend {name} (native: {})", native.name),
     };
     tenant.backends.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -1,20 +1,44 @@
 //! `[tenants.X.backends.Y]`: one MCP server of a tenant, by kind.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use backends::stdio::StdioSettings;
 use serde::{Deserialize, Serialize};
 
 use super::shape::Shape;
+use crate::files;
 
 /// One MCP server of a tenant.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum BackendSettings {
     /// A program that serves MCP over its standard input and output.
-    Stdio(StdioSettings),
+    Stdio(StdioFileSettings),
     /// A handler that is part of this program.
     Native(NativeSettings),
+}
+
+/// `kind = "stdio"`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct StdioFileSettings {
+    /// A file with further variables of `env`, a line `NAME=value` for each.
+    #[serde(default)]
+    pub env_file: PathBuf,
+    /// The other settings.
+    #[serde(flatten)]
+    pub program: StdioSettings,
+}
+
+impl StdioFileSettings {
+    /// The settings of the program, with the file read. `at` names the table in an error.
+    pub(crate) fn read(&self, at: &str) -> Result<StdioSettings, String> {
+        let mut program = self.program.clone();
+        if !self.env_file.as_os_str().is_empty() {
+            files::add_variables(&format!("{at}.env_file"), &self.env_file, &mut program.env)?;
+        }
+        Ok(program)
+    }
 }
 
 /// `kind = "native"`.
@@ -36,6 +60,6 @@ impl BackendSettings {
 }
 
 /// The defaults of a `stdio` backend. Its command has no default, and an empty one is refused.
-pub(crate) fn stdio() -> StdioSettings {
-    StdioSettings::new("", [""; 0])
+pub(crate) fn stdio() -> StdioFileSettings {
+    StdioFileSettings { env_file: PathBuf::new(), program: StdioSettings::new("", [""; 0]) }
 }

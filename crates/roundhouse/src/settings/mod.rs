@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use backends::stdio::ChildrenSettings;
 use serde::{Deserialize, Serialize};
 
-pub use backend::{BackendSettings, NativeSettings};
+pub use backend::{BackendSettings, NativeSettings, StdioFileSettings};
 pub use cluster::{ClusterSettings, Encrypt};
 pub use problems::Problems;
 pub use read::Environment;

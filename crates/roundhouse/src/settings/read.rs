@@ -9,18 +9,17 @@ use config::{Config, ConfigBuilder, ConfigError, File, FileFormat};
 use serde::Deserialize;
 
 use super::{Problems, Settings};
-
-/// The prefix of variables that are settings and are not passed to child processes.
-const PREFIX: &str = "ROUNDHOUSE__";
+use crate::private_environment::{self, MARK, is_setting};
 
 /// The `ROUNDHOUSE__SECTION__KEY` variables, which override the file.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(Option<HashMap<String, String>>);
 
 impl Environment {
-    /// The environment of this process.
+    /// The environment of this process, with the settings that [`crate::private_environment`] has
+    /// removed from it.
     pub fn of_process() -> Self {
-        Self(None)
+        Self(private_environment::removed().map(|settings| settings.iter().cloned().collect()))
     }
 
     /// Exactly these variables.
@@ -33,7 +32,8 @@ impl Environment {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
-        std::env::vars_os().filter_map(text).filter(|(name, _)| !name.starts_with(PREFIX))
+        let is_own = |name: &str| is_setting(name) || name == MARK;
+        std::env::vars_os().filter_map(text).filter(move |(name, _)| !is_own(name))
     }
 
     fn source(&self) -> config::Environment {
@@ -181,7 +181,7 @@ mod tests {
         let acme = &settings.tenants["acme"];
         assert_eq!(acme.tenant.allowed_origins, ["https://a.example", "https://b.example"]);
         let BackendSettings::Stdio(files) = &acme.backends["files"] else { panic!("not stdio") };
-        assert_eq!(files.env["API_KEY"], "12");
+        assert_eq!(files.program.env["API_KEY"], "12");
     }
 
     #[test]
