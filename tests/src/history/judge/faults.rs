@@ -84,11 +84,11 @@ impl Faults {
             let strike = |kind, until| Strike { node, process, kind, from: at, until };
             match what {
                 "SIGKILL" => faults.strikes.push(strike(Kind::Killed, at)),
-                "SIGTERM" => faults.strikes.push(strike(Kind::AskedToStop, u64::MAX)),
+                "SIGTERM" | "drains" => faults.strikes.push(strike(Kind::AskedToStop, u64::MAX)),
                 "SIGSTOP" | "Redis is out of reach" => {
                     faults.strikes.push(strike(Kind::Lapsed, u64::MAX));
                 }
-                "has stopped" | "SIGCONT" | "Redis is in reach" => {
+                "has stopped" | "drain taken back" | "SIGCONT" | "Redis is in reach" => {
                     let open = faults.strikes.iter_mut().rev().find(|open| open.node == node);
                     let Some(open) = open else { continue };
                     open.until = at;
