@@ -132,7 +132,7 @@ pub(crate) fn node(mut settings: Settings) -> Roundhouse {
 
 /// A tenant for anyone, with as many sessions as its node.
 pub(crate) fn open() -> tenants::Settings {
-    let limits = tenants::Limits { sessions_max: SESSIONS_MAX };
+    let limits = tenants::Limits { sessions_max: SESSIONS_MAX, ..tenants::Limits::default() };
     tenants::Settings { limits, ..tenants::Settings::open() }
 }
 

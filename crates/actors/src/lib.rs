@@ -28,6 +28,7 @@ mod settings;
 mod takeover;
 mod timer;
 mod tombstones;
+mod unconfirmed;
 
 pub use caller::Caller;
 pub use care::Care;

@@ -34,6 +34,14 @@ pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Sessions that ended for newer ones before their client had completed the handshake.
+pub(crate) static UNCONFIRMED_EVICTED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_sessions_evicted_total",
+        "Sessions without `initialized` that ended because newer ones needed their place.",
+    )
+});
+
 /// Requests of clients that have no final response yet.
 pub(crate) static EXCHANGES: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge(
@@ -394,6 +402,7 @@ pub(crate) fn show() {
         LazyLock::force(counter);
     }
     LazyLock::force(&RELIEFS);
+    LazyLock::force(&UNCONFIRMED_EVICTED);
     LazyLock::force(&TENANT_SESSION_BYTES);
     LazyLock::force(&HOLDS);
     LazyLock::force(&HOPS);

@@ -43,7 +43,11 @@ impl Node {
     pub(crate) fn new(context: NodeContext) -> Self {
         let held = HeldRequests::new(context.settings.held_max);
         Self {
-            registry: Arc::new(Registry::new(context.cluster.load())),
+            registry: Arc::new(Registry::new(
+                context.cluster.load(),
+                context.tenants().cloned(),
+                context.settings.sessions_max,
+            )),
             context: Arc::new(context),
             arbiters: Arbiters::default(),
             claims: OngoingClaims::default(),

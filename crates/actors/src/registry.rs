@@ -1,4 +1,4 @@
-//! The sessions on this node, and the bound of their number.
+//! The sessions on this node, and the bounds of their number.
 //!
 //! Dropping an entry and a slot gives them back, so that a session that ends leaves neither behind.
 
@@ -15,7 +15,8 @@ use tenants::{Principal, Tenant};
 use tokio::sync::{Notify, watch};
 
 use crate::metrics;
-use crate::session::SessionHandle;
+use crate::session::{SessionHandle, StopRequest};
+use crate::unconfirmed::Unconfirmed;
 
 /// The number of shards, chosen so that threads seldom wait for each other.
 const SHARDS: usize = 16;
@@ -25,6 +26,8 @@ pub(crate) struct Registry {
     hasher: RandomState,
     shards: [Mutex<HashSet<ById>>; SHARDS],
     counts: Mutex<Counts>,
+    /// The sessions whose clients have not completed the handshake.
+    unconfirmed: Unconfirmed,
     /// The number of sessions that the lease announces.
     load: Load,
     intake: watch::Sender<Intake>,
@@ -81,21 +84,70 @@ impl PartialEq for ById {
 
 impl Eq for ById {}
 
-#[derive(Default)]
+/// The number of sessions, and the slots that are kept for tenants.
 struct Counts {
     sessions: usize,
     by_tenant: HashMap<Arc<str>, usize>,
+    /// The slots that each of the named tenants can take whatever the others have.
+    tenant_min: usize,
+    /// The tenants with such slots.
+    named: HashSet<Arc<str>>,
+    /// How many of these slots are free.
+    kept_free: usize,
+}
+
+impl Counts {
+    /// Divides half of the slots among these tenants. An only tenant needs none.
+    fn new(tenants: impl IntoIterator<Item = Arc<str>>, sessions_max: usize) -> Self {
+        let named: HashSet<_> = tenants.into_iter().collect();
+        let tenant_min = if named.len() > 1 { sessions_max / 2 / named.len() } else { 0 };
+        let kept_free = tenant_min * named.len();
+        Self { sessions: 0, by_tenant: HashMap::new(), tenant_min, named, kept_free }
+    }
+
+    fn of(&self, tenant: &str) -> usize {
+        self.by_tenant.get(tenant).copied().unwrap_or(0)
+    }
+
+    /// Whether one of the tenant's own slots is the next that it takes or gives back, when it has
+    /// `held`.
+    fn is_own(&self, tenant: &str, held: usize) -> bool {
+        held < self.tenant_min && self.named.contains(tenant)
+    }
+
+    fn add(&mut self, tenant: &Arc<str>) {
+        self.kept_free -= usize::from(self.is_own(tenant, self.of(tenant)));
+        self.sessions += 1;
+        *self.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
+    }
+
+    fn remove(&mut self, tenant: &str) {
+        self.sessions -= 1;
+        if let Some(held) = self.by_tenant.get_mut(tenant) {
+            *held -= 1;
+            if *held == 0 {
+                self.by_tenant.remove(tenant);
+            }
+        }
+        self.kept_free += usize::from(self.is_own(tenant, self.of(tenant)));
+    }
 }
 
 impl Registry {
-    /// Creates an empty registry that keeps `load` up to date.
-    pub(crate) fn new(load: Load) -> Self {
+    /// Creates an empty registry that keeps `load` up to date. Half of the slots is divided among
+    /// these tenants.
+    pub(crate) fn new(
+        load: Load,
+        tenants: impl IntoIterator<Item = Arc<str>>,
+        sessions_max: usize,
+    ) -> Self {
         Self {
             load,
             intake: watch::Sender::new(Intake::Open),
             hasher: RandomState::new(),
             shards: Default::default(),
-            counts: Mutex::default(),
+            counts: Mutex::new(Counts::new(tenants, sessions_max)),
+            unconfirmed: Unconfirmed::default(),
             empty: Notify::new(),
             gone: Notify::new(),
         }
@@ -136,14 +188,19 @@ impl Registry {
         if *self.intake.borrow() >= Intake::Refusing {
             return Err(Refusal::Stopping);
         }
-        let held = counts.by_tenant.get(tenant).copied().unwrap_or(0);
-        if counts.sessions >= sessions_max || held >= tenants_max {
+        let held = counts.of(tenant);
+        // Slots that are kept for other tenants are taken.
+        let kept_for_others = counts.kept_free.saturating_sub(if counts.named.contains(tenant) {
+            counts.tenant_min.saturating_sub(held)
+        } else {
+            0
+        });
+        if counts.sessions + kept_for_others >= sessions_max || held >= tenants_max {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
         }
-        counts.sessions += 1;
+        counts.add(tenant);
         self.load.set(counts.sessions as u64);
-        *counts.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
         drop(counts);
         metrics::SESSIONS.inc();
         Ok(Slot { registry: Arc::clone(self), tenant: Arc::clone(tenant), is_passed_on: false })
@@ -160,6 +217,15 @@ impl Registry {
         }
         slot.is_passed_on = true;
         Some(Registration { registry: Arc::clone(&slot.registry), handle: Arc::clone(handle) })
+    }
+
+    /// Adds a new session to those whose clients have not completed the handshake. At the bound the
+    /// tenant's oldest such session ends.
+    pub(crate) fn add_unconfirmed(&self, handle: &Arc<SessionHandle>, most: usize) {
+        if let Some(oldest) = self.unconfirmed.add(handle, most) {
+            metrics::UNCONFIRMED_EVICTED.inc();
+            oldest.send_stop_request(StopRequest::Stop);
+        }
     }
 
     /// Whether the session is here, for any principal.
@@ -257,14 +323,8 @@ impl Registry {
     /// Gives a slot back.
     fn vacate(&self, tenant: &str) {
         let mut counts = lock(&self.counts);
-        counts.sessions -= 1;
+        counts.remove(tenant);
         self.load.set(counts.sessions as u64);
-        if let Some(held) = counts.by_tenant.get_mut(tenant) {
-            *held -= 1;
-            if *held == 0 {
-                counts.by_tenant.remove(tenant);
-            }
-        }
         let empty = counts.sessions == 0;
         drop(counts);
         metrics::SESSIONS.dec();
@@ -285,10 +345,18 @@ pub(crate) struct Registration {
     handle: Arc<SessionHandle>,
 }
 
+impl Registration {
+    /// The client of the session has completed the handshake.
+    pub(crate) fn confirm(&self) {
+        self.registry.unconfirmed.remove(&self.handle);
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut shard = self.registry.shard(&self.handle.session);
         let handle = shard.take(&self.handle.session);
+        self.registry.unconfirmed.remove(&self.handle);
         // Releases the memory after a burst of sessions.
         if shard.len() * 4 < shard.capacity() && shard.capacity() > 64 {
             shard.shrink_to_fit();

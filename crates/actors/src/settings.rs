@@ -13,8 +13,12 @@ use crate::reply::Bounds;
 #[serde(default)]
 pub struct Settings {
     /// The most sessions on this node. A further new session is refused, and a take-over is left to
-    /// another node.
+    /// another node. If there are several tenants, half of the sessions is divided equally among
+    /// them, and no other tenant can take a tenant's part.
     pub sessions_max: usize,
+    /// The most sessions of a tenant whose client has not sent `initialized`. At the bound the oldest
+    /// of them ends.
+    pub unconfirmed_max: usize,
     /// The most posts and streams in the mailbox of one session; a further one is refused as busy.
     pub mailbox_max: usize,
     /// The most frames that wait for a slow connection. Then it is cut, and its client may resume.
@@ -47,6 +51,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             sessions_max: 20_000,
+            unconfirmed_max: 1_000,
             mailbox_max: 256,
             sink_frames_max: 2_048,
             sink_bytes_max: 8 << 20,

@@ -118,6 +118,41 @@ async fn a_node_at_its_bound_gets_no_further_session() {
 }
 
 #[actix_rt::test]
+async fn at_the_bound_of_unfinished_handshakes_the_oldest_session_ends() {
+    let settings = Settings { unconfirmed_max: 2, ..Settings::default() };
+    let world = World::with(settings, Script::default());
+    let live = world.session().await;
+    let mut unconfirmed = Vec::new();
+    for _ in 0..3 {
+        let opened = world.initialize().await.unwrap();
+        unconfirmed.push(world.caller(&opened.session));
+        receive_all(opened.replies).await;
+    }
+    crate::support::wait_until(|| world.handle.sessions() == 3).await;
+    assert_eq!(refusal(world.call(&unconfirmed[0], 1, "echo")).await, Refusal::UnknownSession);
+    for caller in &unconfirmed[1..] {
+        receive_all(world.handle.delete(caller)).await;
+    }
+    world.check_call(&live, 1).await;
+}
+
+#[actix_rt::test]
+async fn a_flood_of_one_tenant_leaves_another_its_part_of_the_sessions() {
+    let settings = Settings { sessions_max: 8, ..Settings::default() };
+    let mut world = World::of_tenants(settings, &["acme", "quiet"]);
+    for _ in 0..6 {
+        world.session().await;
+    }
+    assert!(matches!(world.initialize().await, Err(Refusal::TooManySessions)));
+    world.tenant = tenant("quiet", 100);
+    let first = world.handle.connect(&world.tenant, &world.principal).await;
+    let second = world.handle.connect(&world.tenant, &world.principal).await;
+    assert!(first.is_ok() && second.is_ok(), "a quarter of the sessions is its own");
+    let third = world.handle.connect(&world.tenant, &world.principal).await;
+    assert!(matches!(third, Err(Refusal::TooManySessions)));
+}
+
+#[actix_rt::test]
 async fn a_thousand_sessions_that_are_abandoned_leave_nothing() {
     let world = World::new();
     for round in 0..1_000 {

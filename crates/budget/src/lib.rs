@@ -116,12 +116,15 @@ impl Budget {
     }
 }
 
-/// The default bounds of a tenant's share, one of `tenants` that divide `total`: at most half of
-/// it, or all of it if there is only one tenant. Half of the total is divided into minima.
-pub fn default_limits(total: usize, tenants: usize) -> ShareLimits {
-    match tenants {
-        0 | 1 => ShareLimits { min: 0, max: total },
-        tenants => ShareLimits { min: total / 2 / tenants, max: total.div_ceil(2) },
+impl ShareLimits {
+    /// The bounds of one of `tenants` that divide `total`. The maximum is the one that was set, or
+    /// else half of the total, or all of it for an only tenant. The minimum is `wanted`, but the
+    /// minima of all tenants together are at most half of the total.
+    pub fn of_one(total: usize, tenants: usize, wanted: usize, set: Option<usize>) -> Self {
+        let default = if tenants <= 1 { total } else { total.div_ceil(2) };
+        let max = set.unwrap_or(default).min(total);
+        let min = wanted.min(total / 2 / tenants.max(1)).min(max);
+        Self { min, max }
     }
 }
 

@@ -177,6 +177,13 @@ impl Held {
     }
 }
 
+impl Held {
+    /// Takes `more` in addition, or refuses and takes nothing.
+    pub fn try_grow(&mut self, more: usize) -> Result<(), Exhausted> {
+        self.try_set(self.amount.checked_add(more).ok_or(Exhausted)?)
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.share.release(self.amount);

@@ -77,9 +77,12 @@ fn minima_that_exceed_the_total_are_reduced_in_proportion() {
 }
 
 #[test]
-fn the_default_bounds_keep_half_of_the_total_in_minima() {
-    assert_eq!(default_limits(100, 1), ShareLimits { min: 0, max: 100 });
-    assert_eq!(default_limits(100, 5), ShareLimits { min: 10, max: 50 });
+fn by_default_a_tenant_may_have_half_and_at_most_half_is_kept_in_minima() {
+    let of_one = ShareLimits::of_one;
+    assert_eq!(of_one(100, 1, 10, None), ShareLimits { min: 10, max: 100 });
+    assert_eq!(of_one(100, 5, usize::MAX, None), ShareLimits { min: 10, max: 50 });
+    assert_eq!(of_one(100, 5, 3, Some(1_000)), ShareLimits { min: 3, max: 100 });
+    assert_eq!(of_one(100, 2, 40, Some(7)), ShareLimits { min: 7, max: 7 });
 }
 
 #[test]

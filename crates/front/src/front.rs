@@ -6,7 +6,8 @@ use std::sync::Arc;
 use actix_http::body::BoxBody;
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response};
 use actors::Handle;
-use tenants::{Principal, Shares, Tenant, Tenants};
+use budget::Budget;
+use tenants::{Principal, Tenant, Tenants};
 
 use crate::body::Body;
 use crate::collecting::Collecting;
@@ -37,7 +38,7 @@ impl Front {
         settings: &Settings,
         handle: Handle,
         tenants: Tenants,
-        bodies: Shares,
+        bodies: Budget,
         drain: Arc<Drain>,
     ) -> Result<Self, Error> {
         let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies, &tenants));

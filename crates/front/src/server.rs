@@ -10,8 +10,9 @@ use actix_http::{HttpService, KeepAlive, Request};
 use actix_rt::task::JoinHandle;
 use actix_web::dev::{Server, ServerHandle, fn_service};
 use actors::Handle;
+use budget::Budget;
 use telemetry::Readiness;
-use tenants::{Shares, Tenants};
+use tenants::Tenants;
 
 use crate::admin::{Access, Operated};
 use crate::admin_address::{AdminAddress, Bound};
@@ -45,7 +46,7 @@ pub fn serve(
     admin: &AdminSettings,
     handle: Handle,
     tenants: Tenants,
-    bodies: Shares,
+    bodies: Budget,
     readiness: Readiness,
 ) -> Result<Running, Error> {
     metrics::register_metrics();

@@ -6,9 +6,9 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use budget::{Budget, ShareLimits};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
-use tenants::Shares;
 
 use crate::AdminAddress;
 
@@ -119,11 +119,15 @@ impl Settings {
 
     /// The memory for unfinished bodies, shared by these tenants; each with its maximum, if it has
     /// one of its own.
-    pub fn body_shares(
+    pub fn body_budget(
         &self,
         tenants: impl IntoIterator<Item = (Arc<str>, Option<usize>)>,
-    ) -> Shares {
-        Shares::new(self.bodies_bytes_max, self.body_bytes_max.saturating_mul(2), tenants)
+    ) -> Budget {
+        let (total, min) = (self.bodies_bytes_max, self.body_bytes_max.saturating_mul(2));
+        let tenants: Vec<_> = tenants.into_iter().collect();
+        let count = tenants.len();
+        let limits = |(name, max)| (name, ShareLimits::of_one(total, count, min, max));
+        Budget::new(total, tenants.into_iter().map(limits), || {})
     }
 }
 

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
+use budget::{Budget, Held};
 use futures_util::task::AtomicWaker;
-use tenants::{Share, Shares, Tenants};
+use tenants::Tenants;
 use tokio::time::Instant;
 
 use crate::collecting::Uncollected;
@@ -25,7 +26,7 @@ const AGE_MIN: Duration = Duration::from_secs(1);
 /// The unfinished bodies of all tenants.
 #[derive(Debug)]
 pub(crate) struct UnfinishedBodies {
-    shares: Shares,
+    budget: Budget,
     tenants: HashMap<Arc<str>, Arc<Mutex<TenantBodies>>>,
 }
 
@@ -65,15 +66,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl UnfinishedBodies {
     /// No bodies, of these tenants.
-    pub(crate) fn new(shares: Shares, tenants: &Tenants) -> Self {
+    pub(crate) fn new(budget: Budget, tenants: &Tenants) -> Self {
         let tenants = tenants.by_name().into_iter();
-        Self { shares, tenants: tenants.map(|t| (Arc::clone(&t.name), Arc::default())).collect() }
+        Self { budget, tenants: tenants.map(|t| (Arc::clone(&t.name), Arc::default())).collect() }
     }
 
     /// Begins to count the memory of a tenant's body; `None` for an unknown tenant.
     pub(crate) fn begin(&self, tenant: &str) -> Option<Counted> {
-        let share = self.shares.nothing(tenant)?;
         let others = Arc::clone(self.tenants.get(tenant)?);
+        let held = Held::nothing(&self.budget.share(tenant));
         let progress = Arc::new(Progress {
             rate: Mutex::new(RecentRate::new(Instant::now())),
             is_waiting: AtomicBool::new(false),
@@ -81,7 +82,7 @@ impl UnfinishedBodies {
             task: AtomicWaker::new(),
         });
         lock(&others).bodies.push(Arc::clone(&progress));
-        Some(Counted { share, progress, others })
+        Some(Counted { held, progress, others })
     }
 }
 
@@ -107,7 +108,7 @@ impl TenantBodies {
 
 /// A body whose memory is counted. Dropping it gives the memory back.
 pub(crate) struct Counted {
-    share: Share,
+    held: Held,
     progress: Arc<Progress>,
     others: Arc<Mutex<TenantBodies>>,
 }
@@ -120,9 +121,9 @@ impl Counted {
         bytes: usize,
         wait_left: &mut Duration,
     ) -> Result<(), Uncollected> {
-        if self.share.grow(bytes).is_err() {
+        if self.held.try_grow(bytes).is_err() {
             self.progress.is_waiting.store(true, Ordering::Release);
-            while self.share.grow(bytes).is_err() {
+            while self.held.try_grow(bytes).is_err() {
                 lock(&self.others).cut_slowest(Instant::now());
                 *wait_left = wait_left.checked_sub(RETRY).ok_or(Uncollected::TooMany)?;
                 tokio::time::sleep(RETRY).await;
@@ -152,15 +153,17 @@ impl Drop for Counted {
 
 #[cfg(test)]
 mod tests {
+    use budget::ShareLimits;
     use tenants::Tenant;
 
     use super::*;
 
     fn bodies() -> UnfinishedBodies {
         let tenant = |name| Tenant::new(name, &tenants::Settings::open()).unwrap();
-        let maxima = [("a".into(), Some(100)), ("b".into(), None)];
+        let limits = [("a", 100), ("b", 50)];
+        let limits = limits.map(|(name, max)| (name.into(), ShareLimits { min: 20, max }));
         let tenants = Tenants::new([tenant("a"), tenant("b")]);
-        UnfinishedBodies::new(Shares::new(100, 20, maxima), &tenants)
+        UnfinishedBodies::new(Budget::new(100, limits, || {}), &tenants)
     }
 
     async fn begun(bodies: &UnfinishedBodies, tenant: &str, bytes: usize) -> Counted {

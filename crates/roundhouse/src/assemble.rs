@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actors::{Handle, SessionBytes};
-use budget::ShareLimits;
+use budget::{Budget, ShareLimits};
 use cluster::Membership;
 use store::Store;
 use telemetry::Readiness;
-use tenants::Shares;
 
 use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
@@ -44,13 +43,14 @@ impl Plan {
 
     /// The budget of the bytes that sessions keep.
     fn session_bytes(&self) -> SessionBytes {
-        let total = self.settings.node.session_bytes_max;
-        let default = budget::default_limits(total, self.settings.tenants.len());
+        let (total, count) = (self.settings.node.session_bytes_max, self.settings.tenants.len());
         let tenants = self.settings.tenants.iter().map(|(name, written)| {
             let limits = &written.tenant.limits;
-            let max = limits.session_bytes_max.unwrap_or(default.max);
-            let min = limits.session_bytes_min.unwrap_or(default.min);
-            (name.as_str().into(), ShareLimits { min, max })
+            let default_min = usize::MAX;
+            let mut limits_of_one =
+                ShareLimits::of_one(total, count, default_min, limits.session_bytes_max);
+            limits_of_one.min = limits.session_bytes_min.unwrap_or(limits_of_one.min);
+            (name.as_str().into(), limits_of_one)
         });
         SessionBytes::new(total, tenants)
     }
@@ -67,13 +67,13 @@ impl Plan {
     }
 
     /// The memory for bodies that have not arrived completely.
-    fn body_shares(&self) -> Shares {
+    fn body_budget(&self) -> Budget {
         let maximum = |name: &str| {
             let written = self.settings.tenants.get(name);
             written.and_then(|written| written.tenant.limits.bodies_bytes_max)
         };
         let tenants = self.tenants.by_name().into_iter();
-        self.settings.front.body_shares(tenants.map(|t| (Arc::clone(&t.name), maximum(&t.name))))
+        self.settings.front.body_budget(tenants.map(|t| (Arc::clone(&t.name), maximum(&t.name))))
     }
 
     /// Waits until no child process is left, or until the time limit.
@@ -108,7 +108,7 @@ impl Plan {
             &self.settings.admin,
             handle.clone(),
             self.tenants.clone(),
-            self.body_shares(),
+            self.body_budget(),
             readiness.clone(),
         );
         let running = match running {

@@ -19,9 +19,9 @@ pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: 
 fn check_bodies(settings: &Settings, problems: &mut Problems) {
     let written = settings.tenants.iter();
     let maxima = written.map(|(name, t)| (name.as_str().into(), t.tenant.limits.bodies_bytes_max));
-    let shares = settings.front.body_shares(maxima);
+    let bodies = settings.front.body_budget(maxima);
     for tenant in settings.tenants.keys() {
-        let maximum = shares.maximum(tenant);
+        let maximum = bodies.share(tenant).max();
         if maximum < settings.front.body_bytes_max {
             problems.add(format!(
                 "tenant `{tenant}` may have {maximum} bytes of incomplete bodies, which is less than \

@@ -7,7 +7,6 @@ mod error;
 mod name;
 mod origin;
 mod settings;
-mod shares;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +15,6 @@ use sha2::{Digest, Sha256};
 
 pub use error::Error;
 pub use settings::{Limits, Settings};
-pub use shares::{Full, Share, Shares};
 
 /// A tenant: the owner of a server and its endpoint.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ const WRITTEN_OUT: [(&str, &str); 2] = [("$node", ".+"), ("$__rate_interval", "4
 
 /// What may stay 0 in a cluster that loses no more than a node: bounds, other people's
 /// mistakes, and ours. Everything else must have been above it.
-const ONLY_IN_TROUBLE: [&str; 27] = [
+const ONLY_IN_TROUBLE: [&str; 32] = [
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
     "roundhouse_calls_sent_by_relay_total",
@@ -34,9 +34,11 @@ const ONLY_IN_TROUBLE: [&str; 27] = [
     "roundhouse_handovers_forced_total",
     "roundhouse_lease_renewals_failed_total",
     "roundhouse_leases_lost_total",
+    "roundhouse_log_lines_left_out_total",
     "roundhouse_log_retries_total",
     "roundhouse_native_panics_total",
     "roundhouse_session_bytes",
+    "roundhouse_sessions_evicted_total",
     "roundhouse_session_bytes_reliefs_total",
     "roundhouse_tenant_session_bytes",
     "roundhouse_peer_links_refused_total",

@@ -67,6 +67,8 @@ pub(crate) struct SessionActor {
     exchanges: usize,
     /// The bytes that the session keeps, as charged to its tenant's share.
     kept: Held,
+    /// Whether the client has completed the handshake, as far as the registry knows.
+    is_confirmed: bool,
     /// Whether the session was told that the tenant's share is used up.
     is_budget_exhausted: bool,
 }
@@ -122,6 +124,7 @@ impl SessionActor {
             timer_fired: false,
             exchanges: 0,
             kept,
+            is_confirmed: false,
             is_budget_exhausted: false,
         }
     }
@@ -296,6 +299,10 @@ impl SessionActor {
         }
         self.count_exchanges();
         self.charge_kept_bytes();
+        if !self.is_confirmed && self.session.is_live() {
+            self.is_confirmed = true;
+            self.life.registration().into_iter().for_each(Registration::confirm);
+        }
         self.shrink();
         self.timer.fire_by(self.session.deadline(), now);
     }

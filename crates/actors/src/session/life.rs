@@ -57,6 +57,15 @@ impl Life {
         }
     }
 
+    /// The session's entry in the registry; `None` after the end.
+    pub(super) fn registration(&self) -> Option<&Registration> {
+        match self {
+            Self::Unrecorded(_, registration) => Some(registration),
+            Self::Recorded(recorded) | Self::Leaving(recorded, _) => Some(&recorded.registration),
+            Self::Over => None,
+        }
+    }
+
     /// The record that is not created yet.
     pub(super) fn pending_record(&mut self) -> Option<&mut PendingRecord> {
         match self {

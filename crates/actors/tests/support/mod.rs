@@ -3,6 +3,7 @@ pub(crate) mod lossy_store;
 pub(crate) mod nodes;
 pub(crate) mod proxy;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -235,26 +236,36 @@ impl World {
         store: Arc<dyn Store>,
         membership: Membership,
     ) -> Self {
-        Self::assemble(settings, care, script, (store, membership), SessionBytes::unlimited())
+        let cares = [("acme".into(), care)].into();
+        Self::assemble(settings, cares, script, (store, membership), SessionBytes::unlimited())
     }
 
     /// A cluster of one whose sessions may keep so many bytes.
     pub(crate) fn bounded(settings: Settings, script: Script, bytes: SessionBytes) -> Self {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         let membership = Cluster::alone(Arc::clone(&store));
-        Self::assemble(settings, Care::default(), Arc::new(script), (store, membership), bytes)
+        let cares = [("acme".into(), Care::default())].into();
+        Self::assemble(settings, cares, Arc::new(script), (store, membership), bytes)
+    }
+
+    /// A cluster of one with these tenants; the first one is the tenant of the world.
+    pub(crate) fn of_tenants(settings: Settings, names: &[&str]) -> Self {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let membership = Cluster::alone(Arc::clone(&store));
+        let cares = names.iter().map(|name| (Arc::from(*name), Care::default())).collect();
+        let bytes = SessionBytes::unlimited();
+        Self::assemble(settings, cares, Arc::default(), (store, membership), bytes)
     }
 
     fn assemble(
         settings: Settings,
-        care: Care,
+        cares: HashMap<Arc<str>, Care>,
         script: Arc<Script>,
         (store, membership): (Arc<dyn Store>, Membership),
         session_bytes: SessionBytes,
     ) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::clone(&script)));
         let backends = Backends::new([("acme".into(), backend)]);
-        let cares = [("acme".into(), care)].into();
         let handle = Handle::new(NodeParts {
             settings,
             store: Arc::clone(&store),

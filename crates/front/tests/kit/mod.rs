@@ -85,7 +85,7 @@ fn run_with(
     let mut picky = tenant("picky");
     picky.allowed_origins = vec!["https://picky.example".to_owned()];
     let tenants = Tenants::new([tenant("demo"), picky]);
-    let bodies = settings.body_shares(["demo", "picky"].map(|name| (name.into(), None)));
+    let bodies = settings.body_budget(["demo", "picky"].map(|name| (name.into(), None)));
     serve(&settings, &admin, handle, tenants, bodies, readiness).unwrap()
 }
 
