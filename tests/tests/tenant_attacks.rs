@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests::mcp::Client;
-use tests::{Node, Setup, raw, tools};
+use tests::{Node, Setup, processes, raw, tools};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -125,5 +125,114 @@ async fn idle_connections_keep_out_neither_operators_nor_new_clients() -> Result
     let log = node.output();
     ensure!(log.contains("`front.connections_max` is 25000"), "{log}");
     ensure!(!log.contains("Too many open files") && !log.contains("os error 24"), "{log}");
+    Ok(())
+}
+
+const SMALL: &str = "
+[node]
+session_bytes_max = 33554432
+
+[front]
+bodies_bytes_max = 33554432
+connections_max = 500
+workers = 2
+
+[sessions]
+sessions_max = 4000
+unconfirmed_max = 200
+";
+
+/// The bytes of memory that `check` says a node with this file needs at most.
+fn checked_memory(config: &str) -> Result<u64> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("roundhouse.toml");
+    std::fs::write(&file, config)?;
+    let checked =
+        std::process::Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
+    let text = String::from_utf8(checked.stdout)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("memory: at most "));
+    let mib = line.and_then(|line| line.split_once(" MiB")).context(text.clone())?.0;
+    Ok(mib.parse::<u64>()? << 20)
+}
+
+/// One session that keeps nearly as many bytes of subscriptions as it may.
+async fn subscribe_much(node: &Node) -> Result<()> {
+    let client = Client::open(node.mcp("hostile"), NEWEST).await?;
+    for n in 0..30 {
+        let uri = format!("test://template/{n}{}/data", "u".repeat(8_000));
+        let response = client.request("resources/subscribe", json!({ "uri": uri })).await?;
+        ensure!(response["result"].is_object(), "{response}");
+    }
+    Ok(())
+}
+
+/// Sessions that are opened and whose handshake is never completed, for as long as the task runs.
+async fn open_sessions(url: String) {
+    loop {
+        let mut client = Client::new(url.clone(), NEWEST);
+        let introduction = client.introduction(json!({}));
+        let _ = client.send(introduction).await;
+        client.session = None;
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_that_fills_memory_costs_another_nothing_and_the_node_no_more_than_check_says()
+-> Result<()> {
+    let config = format!("{SMALL}{TENANTS}");
+    let most = checked_memory(&config)?;
+    let node = Node::start(&Setup::config(&*config))?;
+    let quiet = Client::open(node.mcp("quiet"), NEWEST).await?;
+    let mut attack = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        attack.spawn(open_sessions(node.mcp("hostile")));
+    }
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connect(&node).await?;
+        let head = "POST /hostile/mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                    Accept: application/json, text/event-stream\r\nMcp-Session-Id: x\r\n\
+                    Content-Length: 4000000\r\n\r\n";
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(&vec![b' '; 1 << 20]).await.ok();
+        silent.push(stream);
+    }
+    let attacked = async {
+        // Half of 32 MiB is the most for one tenant: less than 80 such sessions.
+        let mut refused = 0;
+        for _ in 0..90 {
+            refused += usize::from(subscribe_much(&node).await.is_err());
+        }
+        refused
+    };
+    let mut times = Vec::new();
+    let mut largest = 0;
+    let calls = async {
+        loop {
+            let asked = Instant::now();
+            let call = quiet.tool("test_simple_text", json!({})).await?;
+            ensure!(call["content"][0]["type"] == "text", "{call}");
+            times.push(asked.elapsed());
+            largest = largest.max(processes::resident(node.pid())?);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        #[expect(unreachable_code, reason = "names the error of the block")]
+        anyhow::Ok(())
+    };
+    let refused = tokio::select! {
+        refused = attacked => refused,
+        failed = calls => { failed?; 0 }
+    };
+    ensure!(refused > 0, "the hostile tenant was refused nothing");
+    let bytes = node.metric("roundhouse_session_bytes").await?.context("no metric")?;
+    ensure!(bytes <= f64::from(24 << 20), "sessions keep {bytes} bytes");
+    // A new client of the other tenant is served, and so is a large request.
+    let newcomer = Client::open(node.mcp("quiet"), NEWEST).await?;
+    newcomer.tool("test_simple_text", json!({ "text": "x".repeat(60_000) })).await?;
+    attack.shutdown().await;
+    times.sort();
+    let p99 = times[times.len() * 99 / 100];
+    ensure!(p99 < Duration::from_millis(500), "p99 {p99:?} of {} calls", times.len());
+    ensure!(largest <= most, "{largest} bytes are resident, and `check` says {most}");
     Ok(())
 }

@@ -15,6 +15,7 @@ mod granule;
 mod share;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -113,6 +114,12 @@ impl Budget {
     /// The share that exceeds its bounds most; `None` if none does.
     pub fn most_excessive(&self) -> Option<&Share> {
         self.shares().filter(|share| share.excess() > 0).max_by_key(|share| share.excess())
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Budget({} of {})", self.committed(), self.max())
     }
 }
 

@@ -71,6 +71,11 @@ impl Descriptors {
         self.allowed
     }
 
+    /// Most connections of all workers.
+    pub(crate) fn connections_total(&self) -> usize {
+        self.allowed.saturating_mul(self.workers)
+    }
+
     /// What is in force, for people.
     pub(crate) fn summary(&self) -> String {
         let Self { limit, reserve, workers, allowed, .. } = self;

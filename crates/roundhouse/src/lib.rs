@@ -37,6 +37,7 @@ mod descriptors;
 mod embed;
 mod files;
 pub mod guard;
+mod memory;
 mod metrics;
 mod node;
 mod peers;

@@ -12,6 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cli::{Check, Command, Serve, Stdio};
 use crate::descriptors::{self, Descriptors};
+use crate::memory::Memory;
 use crate::settings::{BackendSettings, Environment, Settings, TenantSettings};
 use crate::signals::Signals;
 use crate::{Node, Roundhouse, demo};
@@ -128,6 +129,7 @@ fn found(file: &Path, settings: &Settings) -> String {
     // `serve` raises its limit to the same value, if it is started with the limits of this shell.
     let descriptors = Descriptors::of(descriptors::limit_of_process(), settings);
     found += &format!("{}\n", descriptors.summary());
+    found += &format!("{}\n", Memory::of(settings, descriptors.connections_total()).summary());
     for warning in descriptors.warnings() {
         found += &format!("warning: {warning}\n");
     }

@@ -1,0 +1,100 @@
+//! How much memory a node may need under its settings.
+//!
+//! The figure is the sum of the bounds that are counted in bytes, and of what each countable thing
+//! needs besides. It is an upper bound for a node whose clients and servers do their worst, not an
+//! estimate of what an honest load needs.
+
+use crate::settings::{BackendSettings, Settings};
+
+/// The program itself, its threads and the allocator's caches.
+const PROGRAM: usize = 128 << 20;
+/// A connection of a client: the buffers of the HTTP layer, its task, and an unread reply that is
+/// less than a granule.
+const CONNECTION: usize = 24 << 10;
+/// A session that keeps less than a granule: its actor, its machine, its record in memory.
+const SESSION: usize = 4 << 10;
+/// A process of a server: its tasks, its pipes, and what its line buffer holds below a granule.
+const CHILD: usize = 96 << 10;
+/// The allocator keeps more than is in use, by at most this part of it.
+const OVERHEAD_DIVISOR: usize = 4;
+
+/// The memory of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    sessions_bytes: usize,
+    bodies_bytes: usize,
+    peers_bytes: usize,
+    connections: usize,
+    sessions: usize,
+    children: usize,
+}
+
+impl Memory {
+    /// The memory under these settings, with so many connections of clients.
+    pub(crate) fn of(settings: &Settings, connections: usize) -> Self {
+        let is_stdio = |backend: &BackendSettings| matches!(backend, BackendSettings::Stdio(_));
+        let has_children =
+            settings.tenants.values().any(|tenant| tenant.backends.values().any(is_stdio));
+        let peers = &settings.cluster.peers;
+        Self {
+            sessions_bytes: settings.node.session_bytes_max,
+            bodies_bytes: settings.front.bodies_bytes_max,
+            peers_bytes: if peers.listen.is_empty() { 0 } else { peers.waiting_bytes_max },
+            connections: connections.saturating_mul(CONNECTION),
+            sessions: settings
+                .sessions
+                .sessions_max
+                .saturating_mul(SESSION + budget::GRANULE_BYTES),
+            children: if has_children {
+                settings.node.children.children_max.saturating_mul(CHILD)
+            } else {
+                0
+            },
+        }
+    }
+
+    /// The most bytes of resident memory.
+    pub(crate) fn total(&self) -> usize {
+        let Self { sessions_bytes, bodies_bytes, peers_bytes, connections, sessions, children } =
+            self;
+        let parts =
+            [sessions_bytes, bodies_bytes, peers_bytes, connections, sessions, children, &PROGRAM];
+        let sum = parts.into_iter().fold(0_usize, |sum, part| sum.saturating_add(*part));
+        sum.saturating_add(sum / OVERHEAD_DIVISOR)
+    }
+
+    /// The figure and its largest parts, for people.
+    pub(crate) fn summary(&self) -> String {
+        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        format!(
+            "memory: at most {} MiB ({} MiB that sessions keep, {} MiB of incomplete bodies, {} MiB for \
+             connections, {} MiB for sessions, {} MiB for servers, {} MiB for each peer); Redis and \
+             the tenants' servers are not counted",
+            mib(self.total()),
+            mib(self.sessions_bytes),
+            mib(self.bodies_bytes),
+            mib(self.connections),
+            mib(self.sessions),
+            mib(self.children),
+            mib(self.peers_bytes)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_is_the_sum_of_the_bounds_and_an_overhead() {
+        let mut settings = Settings::default();
+        settings.sessions.sessions_max = 0;
+        settings.front.bodies_bytes_max = 0;
+        settings.node.session_bytes_max = 272 << 20;
+        let memory = Memory::of(&settings, 0);
+        assert_eq!(memory.total(), 500 << 20);
+        assert!(memory.summary().starts_with("memory: at most 500 MiB (272 MiB"), "{memory:?}");
+        settings.sessions.sessions_max = 1 << 10;
+        assert_eq!(Memory::of(&settings, 0).total(), 510 << 20);
+    }
+}
