@@ -199,6 +199,31 @@ async fn errors_tell_nothing_of_the_insides() -> Result<()> {
     client.is_well().await
 }
 
+#[tokio::test]
+async fn a_hostile_server_reaches_neither_the_node_nor_other_tenants() -> Result<()> {
+    let servers = tools::root().join("tests/servers");
+    let python = tools::python("py1");
+    let backend = |tenant: &str, script: &str, env: &str| {
+        format!(
+            "[tenants.{tenant}]\nauth = 'open'\n[tenants.{tenant}.backends.main]\nkind = 'stdio'\n\
+             command = {python:?}\nargs = [{:?}]\nenv = {{ {env} }}\n",
+            servers.join(script)
+        )
+    };
+    let (secret, key) = ("secret-of-the-node", "key-of-the-victim");
+    let config = backend("victim", "odd.py", &format!("API_KEY = '{key}'"))
+        + &backend("hostile", "hostile.py", "");
+    let setup = Setup::config(config).with("cluster.secret", secret);
+    let node = Node::start(&setup)?;
+    let victim = Client::open(node.mcp("victim"), NEWEST).await?;
+    ok(&victim).await?;
+    let hostile = Client::open(node.mcp("hostile"), NEWEST).await?;
+    let arguments = json!({"node": node.pid(), "secrets": [secret, key]});
+    let result = hostile.tool("attack", arguments).await?;
+    ensure!(result["content"][0]["text"] == "[]", "{result}");
+    ok(&victim).await
+}
+
 /// The server with bad manners.
 fn odd(args: &[&str]) -> Setup {
     let script = tools::root().join("tests/servers/odd.py");

@@ -1,7 +1,8 @@
 //! Real servers, written by others, hosted as they are.
 //!
 //! Each is initialised, listed and called through a node, and leaves no process behind:
-//! not when its session ends, not when the node stops, not when the node is killed.
+//! not when its session ends, not when the node stops, not when the node is killed. All of them run
+//! with every protection that the machine grants.
 
 use std::path::Path;
 use std::time::Duration;
@@ -101,6 +102,73 @@ async fn a_python_server_is_hosted() -> Result<()> {
     hosted.ends_with(client).await
 }
 
+#[tokio::test]
+async fn a_python_server_is_hosted_through_uvx() -> Result<()> {
+    // `tests/setup` has filled the cache, so that no registry is asked.
+    let uvx = tools::installed("uv/bin/uvx").display().to_string();
+    let command = [&uvx, "--offline", "--from", "mcp-server-time", "mcp-server-time"];
+    let cache = tools::installed("uv-cache");
+    let cache = cache.to_str().context("a plain name")?;
+    let hosted = Hosted::start(Setup::hosting(command).env("UV_CACHE_DIR", cache))?;
+    let client = hosted.client().await?;
+    let time = client.tool("get_current_time", json!({"timezone": "UTC"})).await?;
+    ensure!(text(&time)?.contains("UTC"), "{time}");
+    hosted.ends_with(client).await
+}
+
+/// The commands by which most servers are started, with what each needs.
+fn launchers() -> Result<[Setup; 3]> {
+    let npx = Setup::hosting(["npx", "-y", "@modelcontextprotocol/server-everything", "stdio"])
+        .folder(tools::installed("node_modules").join(".."));
+    let uvx = tools::installed("uv/bin/uvx").display().to_string();
+    let uvx = Setup::hosting([&uvx, "--offline", "--from", "mcp-server-time", "mcp-server-time"])
+        .env("UV_CACHE_DIR", tools::installed("uv-cache").to_str().context("a plain name")?);
+    let python = tools::python("py2").display().to_string();
+    let python = Setup::hosting([&python, "-m", "mcp_server_time", "--local-timezone", "UTC"]);
+    Ok([npx, uvx, python])
+}
+
+#[tokio::test]
+async fn real_servers_start_without_a_network() -> Result<()> {
+    for setup in launchers()? {
+        let hosted = Hosted::start(setup.with("tenants.demo.backends.command.network", "none"))?;
+        let client = hosted.client().await?;
+        ensure!(!names(&client).await?.is_empty());
+        client.delete().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn real_servers_start_with_a_list_of_what_they_may_write() -> Result<()> {
+    let home = std::env::var("HOME")?;
+    let caches = [
+        format!("{home}/.npm"),
+        format!("{home}/.local/share/uv"),
+        tools::installed("uv-cache").display().to_string(),
+    ];
+    for setup in launchers()? {
+        let key = "tenants.demo.backends.command.write_paths";
+        let hosted = Hosted::start(setup.with(key, caches.join(",")))?;
+        let client = hosted.client().await?;
+        ensure!(!names(&client).await?.is_empty());
+        client.delete().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_protections_of_servers_are_metrics() -> Result<()> {
+    let hosted = Hosted::start(Setup::hosting(["cat"]))?;
+    let text = reqwest::get(format!("{}/metrics", hosted.node.admin)).await?.text().await?;
+    for (protection, value) in [("pid_namespace", 1), ("own_proc", 1), ("cgroup", 0)] {
+        let line = format!("roundhouse_sandbox_protection{{protection=\"{protection}\"}} {value}");
+        ensure!(text.contains(&line), "no {line}");
+    }
+    ensure!(hosted.node.output().contains("protections of stdio servers on this machine"));
+    Ok(())
+}
+
 // holds: STD-04
 #[tokio::test]
 async fn no_server_outlives_a_node_that_was_killed() -> Result<()> {
@@ -153,7 +221,8 @@ struct Hosted {
 impl Hosted {
     fn start(setup: Setup) -> Result<Self> {
         let mark = processes::mark();
-        let node = Node::start(&setup.env(processes::VARIABLE, &mark))?;
+        let setup = setup.with("node.sandbox", "required").env(processes::VARIABLE, &mark);
+        let node = Node::start(&setup)?;
         Ok(Self { node, mark })
     }
 

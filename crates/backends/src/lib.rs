@@ -8,6 +8,7 @@ mod link;
 mod metrics;
 pub mod native;
 pub mod rmcp;
+pub mod sandbox;
 pub mod stdio;
 
 pub use link::{

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use telemetry::register;
 
 /// Child processes that run or are being stopped.
@@ -45,6 +45,15 @@ pub(crate) static ORPHANS_KILLED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_child_orphans_killed_total",
         "Processes of a stdio server that were killed after its guard had been killed.",
+    )
+});
+
+/// Which protections the kernel grants; `protection` is one of [`crate::sandbox::Protection`].
+pub(crate) static PROTECTIONS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register::gauges(
+        "roundhouse_sandbox_protection",
+        "1 if stdio servers can have this protection on this machine, 0 if it is refused.",
+        &["protection"],
     )
 });
 

@@ -5,6 +5,7 @@
 //! node ends, all descendants of the process are killed; see [`crate::guard`]. This module
 //! converts lines to messages and back, and does not interpret them.
 
+mod cgroup;
 mod child;
 mod children;
 mod process;
@@ -18,8 +19,11 @@ use std::time::Duration;
 use protocol::SessionId;
 use serde::{Deserialize, Serialize};
 
+use self::cgroup::CgroupLimits;
+pub(crate) use self::cgroup::prepare as prepare_cgroups;
 pub use self::children::{Children, ChildrenSettings, INHERITED};
-use crate::guard::ResourceLimits;
+use crate::guard::{Confinement, ResourceLimits};
+use crate::sandbox::{Network, Protection, Protections, Sandbox};
 use crate::{Backend, Link, LinkLimits};
 
 /// The longest pause before the next start of a server that keeps failing.
@@ -59,6 +63,52 @@ pub struct StdioSettings {
     /// the process.
     #[serde(default)]
     pub cpu_secs_max: Option<u64>,
+    /// Maximum number of processes and threads of one server; a further one cannot be started.
+    /// Applies only with the protection `processes_max`.
+    #[serde(default = "default_processes_max")]
+    pub processes_max: u64,
+    /// Whether each process is separated from the node and from other servers; the node's default
+    /// if not set.
+    #[serde(default)]
+    pub sandbox: Option<Sandbox>,
+    /// The network of the server.
+    #[serde(default)]
+    pub network: Network,
+    /// Maximum memory of all processes of one server together; at the bound the kernel ends one of
+    /// them. Needs a cgroup.
+    #[serde(default)]
+    pub total_memory_bytes_max: Option<u64>,
+    /// Maximum processor time of all processes of one server together, in percent of one
+    /// processor; at the bound they wait. Needs a cgroup.
+    #[serde(default)]
+    pub cpu_percent_max: Option<u64>,
+    /// The user whose rights the server has: a name or a number. Empty for the node's user.
+    #[serde(default)]
+    pub user: String,
+    /// What `user` stands for on this machine; set by the program that reads the settings.
+    #[serde(skip)]
+    pub run_as: Option<RunAs>,
+    /// If not empty, the server can write only below these paths, and in the folder of temporary
+    /// files.
+    #[serde(default)]
+    pub write_paths: Vec<PathBuf>,
+}
+
+/// A user of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunAs {
+    /// The number of the user.
+    pub uid: u32,
+    /// The number of the user's group.
+    pub gid: u32,
+    /// The name, if the machine knows one.
+    pub name: Option<String>,
+    /// The home directory, if the machine knows one.
+    pub home: Option<PathBuf>,
+}
+
+fn default_processes_max() -> u64 {
+    512
 }
 
 fn default_stop_grace_ms() -> u64 {
@@ -85,6 +135,14 @@ impl StdioSettings {
             memory_bytes_max: None,
             files_max: None,
             cpu_secs_max: None,
+            processes_max: default_processes_max(),
+            sandbox: None,
+            network: Network::Host,
+            total_memory_bytes_max: None,
+            cpu_percent_max: None,
+            user: String::new(),
+            run_as: None,
+            write_paths: Vec::new(),
         }
     }
 
@@ -92,12 +150,56 @@ impl StdioSettings {
         Duration::from_millis(self.stop_grace_ms)
     }
 
-    fn bounds(&self) -> ResourceLimits {
+    /// Whether the server is separated; [`Sandbox::Auto`] if nothing is set.
+    pub fn sandbox(&self) -> Sandbox {
+        self.sandbox.unwrap_or_default()
+    }
+
+    /// The protections that these settings ask for, beside those that every separated server has.
+    pub fn asks_for(&self, protection: Protection) -> bool {
+        match protection {
+            _ if self.sandbox() == Sandbox::None => false,
+            Protection::Network => self.network == Network::None,
+            Protection::WriteList => !self.write_paths.is_empty(),
+            _ => true,
+        }
+    }
+
+    fn bounds(&self, protections: &Protections) -> ResourceLimits {
+        let has_processes_max = self.has(Protection::ProcessesMax, protections);
         ResourceLimits {
             memory_bytes: self.memory_bytes_max,
             files: self.files_max,
             cpu_secs: self.cpu_secs_max,
+            processes: has_processes_max.then_some(self.processes_max),
         }
+    }
+
+    fn confinement(&self, protections: &Protections) -> Confinement {
+        let has = |protection| self.has(protection, protections);
+        Confinement {
+            namespaces: has(Protection::PidNamespace),
+            own_proc: has(Protection::OwnProc),
+            no_capabilities: has(Protection::NoCapabilities),
+            no_new_privs: has(Protection::NoNewPrivs),
+            own_network: has(Protection::Network),
+            write_paths: has(Protection::WriteList).then(|| self.write_paths.clone()),
+            filter_calls: has(Protection::CallFilter),
+            // The path is known when the cgroup is created.
+            cgroup: None,
+        }
+    }
+
+    fn cgroup_limits(&self) -> CgroupLimits {
+        CgroupLimits {
+            memory_bytes: self.total_memory_bytes_max,
+            processes: Some(self.processes_max),
+            cpu_percent: self.cpu_percent_max,
+        }
+    }
+
+    fn has(&self, protection: Protection, protections: &Protections) -> bool {
+        self.asks_for(protection) && protections.grants(protection)
     }
 }
 
@@ -110,16 +212,24 @@ struct Program {
     /// The name of the backend in logs.
     name: String,
     settings: StdioSettings,
+    /// What the machine grants to the user of the processes.
+    protections: Protections,
     children: Children,
     /// How many processes have exited by themselves since one last sent a message.
     failures: AtomicU32,
 }
 
 impl StdioBackend {
-    /// Creates a backend whose processes are counted in `children`. `name` is for logs only.
-    pub fn new(name: impl Into<String>, settings: StdioSettings, children: Children) -> Self {
+    /// Creates a backend whose processes are counted in `children`. They get those of the
+    /// `protections` that the settings ask for. `name` is for logs only.
+    pub fn new(
+        name: impl Into<String>,
+        settings: StdioSettings,
+        protections: Protections,
+        children: Children,
+    ) -> Self {
         let (name, failures) = (name.into(), AtomicU32::new(0));
-        Self(Arc::new(Program { name, settings, children, failures }))
+        Self(Arc::new(Program { name, settings, protections, children, failures }))
     }
 }
 

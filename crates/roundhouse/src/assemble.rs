@@ -15,7 +15,7 @@ use telemetry::Readiness;
 use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
-use crate::{Error, metrics, watch};
+use crate::{Error, metrics, sandbox, watch};
 
 /// How long responses may still be written after their sessions have ended.
 const END_GRACE: Duration = Duration::from_secs(2);
@@ -86,6 +86,18 @@ impl Plan {
         }
     }
 
+    /// Logs what separates stdio servers, and what an operator should change.
+    pub(crate) fn report_protections(&self) {
+        self.protections.show();
+        let (granted, refused) = (self.protections.granted(), self.protections.refused());
+        if sandbox::stdio_backends(&self.settings).next().is_some() {
+            tracing::info!(granted, refused, "protections of stdio servers on this machine");
+        }
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+
     /// How long requests in flight may take after a stop was requested.
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_secs(self.settings.node.drain_secs)
@@ -119,6 +131,7 @@ impl Plan {
             }
         };
         metrics::show();
+        self.report_protections();
         let watching = actix_rt::spawn(watch::store(Arc::clone(&self.store), readiness.clone()));
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
         readiness.clear("starting");

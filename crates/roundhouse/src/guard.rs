@@ -7,8 +7,6 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use backends::guard::Guard;
-#[cfg(target_os = "linux")]
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 /// The first argument that makes the program a guard.
 const WORD: &str = "__guard";
@@ -23,18 +21,18 @@ static CAN_GUARD: AtomicBool = AtomicBool::new(false);
 ///
 /// If the process was started to guard a child, this function does so and never returns.
 /// Otherwise it records that this program can guard children; without this call, a child of a
-/// killed node may stay.
+/// killed node may stay, and no child is separated from the others.
 pub fn enter() {
-    #[cfg(target_os = "linux")]
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|word| word == WORD) {
+        // A guard makes itself unreadable once it has the namespaces of its server.
+        std::process::exit(backends::guard::run(args));
+    }
+    if let Err(error) = backends::guard::not_dumpable() {
         let _ = writeln!(
             std::io::stderr(),
             "roundhouse: servers of tenants can read this process's memory: {error}"
         );
-    }
-    let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|word| word == WORD) {
-        std::process::exit(backends::guard::run(args));
     }
     CAN_GUARD.store(true, Ordering::Relaxed);
 }

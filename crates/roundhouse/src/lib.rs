@@ -45,8 +45,10 @@ mod plan;
 pub mod private_environment;
 pub mod program;
 mod records;
+mod sandbox;
 pub mod settings;
 mod signals;
+mod users;
 mod watch;
 
 pub use backends::{Backend, native};

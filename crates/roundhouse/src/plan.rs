@@ -1,19 +1,22 @@
 //! The plan of a node: settings that were checked, and nothing started.
 //!
 //! [`Plan::of`] reports all problems of the settings at once. It opens no socket and starts no
-//! process; [`crate::assemble`] does.
+//! server; [`crate::assemble`] does. With stdio backends it starts a process that finds out which
+//! protections the machine grants them, and that has ended when it returns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use backends::stdio::{Children, StdioBackend};
+use backends::sandbox::{Protections, Sandbox};
+use backends::stdio::{Children, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
 use store::Store;
 use tenants::{Tenant, Tenants};
 
 use crate::records::Records;
+use crate::sandbox::Machine;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
-use crate::{bounds, files, guard};
+use crate::{bounds, files, guard, sandbox, users};
 
 /// Backends by name.
 pub(crate) type Named = BTreeMap<String, Arc<dyn Backend>>;
@@ -39,6 +42,10 @@ pub(crate) struct Plan {
     pub(crate) tenants: Tenants,
     pub(crate) backends: Backends,
     pub(crate) children: Children,
+    /// What this machine grants to stdio servers.
+    pub(crate) protections: Protections,
+    /// What an operator should change, though the node starts without it.
+    pub(crate) warnings: Vec<String>,
     pub(crate) store: Arc<dyn Store>,
 }
 
@@ -53,12 +60,13 @@ impl Plan {
         store: Option<Arc<dyn Store>>,
     ) -> Result<Self, Problems> {
         let mut problems = Problems::default();
-        let children = Children::new(
-            settings.node.children.clone(),
-            guard::of_this_program(),
-            std::env::vars_os(),
-        );
-        let kinds = Kinds { natives, children: &children };
+        let guard = guard::of_this_program();
+        let machine = Machine::probe(&settings, guard.as_ref());
+        let mut warnings = Vec::new();
+        sandbox::check(&settings, &machine, &mut problems, &mut warnings);
+        let children = Children::new(settings.node.children.clone(), guard, std::env::vars_os());
+        let default_sandbox = settings.node.sandbox;
+        let kinds = Kinds { natives, children: &children, machine: &machine, default_sandbox };
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
         for (name, written) in &settings.tenants {
@@ -90,7 +98,16 @@ impl Plan {
             );
         }
         let (tenants, backends) = (Tenants::new(tenants), Backends::new(backends));
-        problems.or(Self { settings, cluster, tenants, backends, children, store })
+        problems.or(Self {
+            settings,
+            cluster,
+            tenants,
+            backends,
+            children,
+            protections: machine.for_all(),
+            warnings,
+            store,
+        })
     }
 }
 
@@ -98,6 +115,8 @@ impl Plan {
 struct Kinds<'a> {
     natives: &'a Named,
     children: &'a Children,
+    machine: &'a Machine,
+    default_sandbox: Sandbox,
 }
 
 impl Kinds<'_> {
@@ -113,8 +132,14 @@ impl Kinds<'_> {
                 Err(format!("`{at}` has an empty `command`; write the program to run"))
             }
             BackendSettings::Stdio(stdio) => {
-                let (name, program) = (format!("{tenant}/{name}"), stdio.read(&at)?);
-                Ok(Arc::new(StdioBackend::new(name, program, self.children.clone())))
+                let (backend, program) = (format!("{tenant}/{name}"), stdio.read(&at)?);
+                let sandbox = program.sandbox.or(Some(self.default_sandbox));
+                let run_as =
+                    users::resolve(&program.user).map_err(|problem| format!("`{at}` {problem}"))?;
+                let program = StdioSettings { sandbox, run_as, ..program };
+                let protections = self.machine.protections(&program).clone();
+                let children = self.children.clone();
+                Ok(Arc::new(StdioBackend::new(backend, program, protections, children)))
             }
             BackendSettings::Native(native) => {
                 self.native(&native.name).map_err(|problem| format!("`{at}` {problem}"))

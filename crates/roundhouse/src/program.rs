@@ -13,9 +13,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::cli::{Check, Command, Serve, Stdio};
 use crate::descriptors::{self, Descriptors};
 use crate::memory::Memory;
-use crate::settings::{BackendSettings, Environment, Settings, TenantSettings};
+use crate::plan::Plan;
+use crate::settings::{BackendSettings, Environment, Problems, Settings, TenantSettings};
 use crate::signals::Signals;
-use crate::{Node, Roundhouse, demo};
+use crate::{Node, Roundhouse, demo, sandbox};
 
 /// Runs the command until it is done or the process is asked to stop.
 pub fn run(command: Command) -> anyhow::Result<()> {
@@ -81,6 +82,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let settings = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
     telemetry::init(&settings.log)?;
     let plan = Roundhouse::from_settings(settings).plan()?;
+    plan.report_protections();
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
         bail!("there is no tenant `{}`; there is: {}", stdio.tenant, names(&plan.settings));
     };
@@ -110,11 +112,17 @@ fn names(settings: &Settings) -> String {
 
 fn check(check: &Check) -> anyhow::Result<()> {
     let settings = Settings::read(Some(&check.config), &Environment::of_process())?;
-    let found = found(&check.config, &settings);
+    let mut found = found(&check.config, &settings);
     // Planning needs a runtime. This one never runs, so nothing is connected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
-    Roundhouse::from_settings(settings).plan()?;
+    let plan = Roundhouse::from_settings(settings).plan()?;
+    found += &protections(&plan);
+    let warnings = plan.warnings.into_iter().fold(Problems::default(), |mut problems, warning| {
+        problems.add(warning);
+        problems
+    });
+    warnings.or(())?;
     print(&found)
 }
 
@@ -134,6 +142,19 @@ fn found(file: &Path, settings: &Settings) -> String {
         found += &format!("warning: {warning}\n");
     }
     found
+}
+
+fn protections(plan: &Plan) -> String {
+    if sandbox::stdio_backends(&plan.settings).next().is_none() {
+        return String::new();
+    }
+    let or_none = |list: String| if list.is_empty() { "none".to_owned() } else { list };
+    let (granted, refused) = (plan.protections.granted(), plan.protections.refused());
+    format!(
+        "protections of stdio servers on this machine: {}; refused: {}\n",
+        or_none(granted),
+        or_none(refused)
+    )
 }
 
 fn backends(tenant: &TenantSettings) -> String {

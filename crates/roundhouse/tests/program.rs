@@ -177,14 +177,16 @@ mod readable {
         .unwrap();
         let pid = node.child.id();
         let until = Instant::now() + PATIENCE;
-        let guard = loop {
-            // The process is `cat` only after the guard has started it.
-            if let Some(guard) =
-                children(pid).into_iter().find(|child| !children(*child).is_empty())
+        let (guard, init) = loop {
+            // The process is `sleep` only after the init has started it.
+            let mut guards = children(pid).into_iter();
+            let below = guards.find_map(|guard| Some((guard, *children(guard).first()?)));
+            if let Some((guard, init)) = below
+                && !children(init).is_empty()
             {
-                break guard;
+                break (guard, init);
             }
-            assert!(Instant::now() < until, "no guard with a child");
+            assert!(Instant::now() < until, "no guard with an init that has a child");
             std::thread::sleep(Duration::from_millis(10));
         };
         for process in [pid, guard] {
@@ -198,8 +200,13 @@ mod readable {
             assert!(!listed.status.success() && listed.stdout.is_empty(), "{listed:?}");
             assert_eq!(std::fs::metadata(folder.join("environ")).unwrap().uid(), 0);
         }
-        // The server's own files are not protected by this.
-        let server = children(guard)[0];
+        for secret in ["environ", "mem"] {
+            let file = format!("/proc/{init}/{secret}");
+            let read = as_nobody("head").args(["-c1", &file]).output().unwrap();
+            assert!(!read.status.success(), "{secret} of the init: {read:?}");
+        }
+        // A server's own files are protected by its namespaces, and only from inside of others.
+        let server = children(init)[0];
         let read = as_nobody("cat").arg(format!("/proc/{server}/environ")).output().unwrap();
         assert!(read.status.success(), "{read:?}");
         node.signal(Signal::TERM);
@@ -338,6 +345,102 @@ fn check_prints_what_a_file_configures() {
     let (code, stdout, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("tenant acme: /acme/mcp"), "{stdout}");
+}
+
+/// One tenant for each name, each with a program as its server.
+fn stdio_tenants(names: &[&str]) -> String {
+    let tenant = |name: &&str| {
+        format!(
+            "[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\nkind = 'stdio'\n\
+             command = 'cat'\n"
+        )
+    };
+    names.iter().map(tenant).collect()
+}
+
+#[test]
+fn check_prints_what_the_machine_grants_to_servers() {
+    let file = file(&stdio_tenants(&["acme", "beta"]));
+    let (code, stdout, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let line = stdout.lines().find(|line| line.starts_with("protections of stdio servers"));
+    let line = line.expect("a line");
+    for granted in ["pid_namespace", "own_proc", "no_new_privs", "call_filter"] {
+        let (granting, _) = line.split_once("refused").unwrap();
+        assert!(granting.contains(granted), "{line}");
+    }
+    assert!(line.contains("cgroup (`node.cgroup` names no delegated directory)"), "{line}");
+}
+
+/// The same command line, after a shell has changed what the machine grants.
+fn on_a_machine(change: &str, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-ec"])
+        .arg(format!("{change}; exec \"$@\""))
+        .args(["sh", env!("CARGO_BIN_EXE_roundhouse")])
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A machine that grants no user namespaces.
+const NO_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
+
+/// A container whose runtime hides parts of `/proc`.
+const HIDDEN_PROC: &str =
+    "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys /proc/sys";
+
+#[test]
+fn in_a_container_with_a_hidden_proc_all_other_protections_are_granted() {
+    let file = file(&stdio_tenants(&["acme", "beta"]));
+    let (code, stdout, stderr) =
+        on_a_machine(HIDDEN_PROC, &["check", file.path().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let line = stdout.lines().find(|line| line.starts_with("protections")).expect("a line");
+    let (granted, refused) = line.split_once("refused").unwrap();
+    assert!(refused.contains("own_proc (Operation not permitted"), "{line}");
+    assert!(granted.contains("pid_namespace") && granted.contains("call_filter"), "{line}");
+}
+
+#[test]
+fn a_machine_without_namespaces_serves_several_tenants_only_if_that_is_written() {
+    let check = |text: &str| {
+        let file = file(text);
+        on_a_machine(NO_NAMESPACES, &["check", file.path().to_str().unwrap()])
+    };
+    let (code, stdout, stderr) = check(&stdio_tenants(&["acme"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let line = stdout.lines().find(|line| line.starts_with("protections")).expect("a line");
+    assert!(line.contains("pid_namespace (No space left on device"), "{line}");
+    assert!(line.contains("own_proc (needs `pid_namespace`)"), "{line}");
+    let (granted, _) = line.split_once("refused").unwrap();
+    assert!(granted.contains("no_new_privs") && granted.contains("no_capabilities"), "{line}");
+
+    let several = stdio_tenants(&["acme", "beta"]);
+    let (code, _, stderr) = check(&several);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("`tenants.beta.backends.main` would share its processes"), "{stderr}");
+    let (code, _, stderr) = check(&format!("node.sandbox = 'none'\n{several}"));
+    assert_eq!(code, Some(0), "{stderr}");
+    let (code, _, stderr) = check(&format!("node.sandbox = 'required'\n{}", stdio_tenants(&["a"])));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("`tenants.a.backends.main` must be separated"), "{stderr}");
+}
+
+#[test]
+fn check_demands_a_password_of_a_redis_that_servers_can_reach() {
+    let open = format!("store.url = 'redis://127.0.0.1:1'\n{}", stdio_tenants(&["acme"]));
+    let (code, _, stderr) = {
+        let file = file(&open);
+        run_to_exit(&["check", file.path().to_str().unwrap()])
+    };
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("a Redis without a password"), "{stderr}");
+    let file = file(&format!("{open}network = 'none'\n"));
+    let (code, _, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{stderr}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use rustix::process::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::cgroup::Cgroup;
 use super::children::{ChildPermit, MARK};
 use crate::guard::{self, ResourceLimits};
 use crate::metrics;
@@ -34,8 +35,13 @@ pub(super) struct Streams {
 pub(super) struct Child(Option<UnreapedChild>);
 
 impl Child {
-    pub(super) fn new(process: std::process::Child, permit: ChildPermit, mark: String) -> Self {
-        Self(Some(UnreapedChild { process, permit, mark }))
+    pub(super) fn new(
+        process: std::process::Child,
+        permit: ChildPermit,
+        mark: String,
+        cgroup: Option<Cgroup>,
+    ) -> Self {
+        Self(Some(UnreapedChild { process, permit, mark, cgroup }))
     }
 
     fn unreaped(&self) -> &UnreapedChild {
@@ -124,6 +130,8 @@ pub(super) struct UnreapedChild {
     process: std::process::Child,
     permit: ChildPermit,
     mark: String,
+    /// Removed when the process has been reaped.
+    cgroup: Option<Cgroup>,
 }
 
 impl UnreapedChild {
@@ -166,6 +174,8 @@ impl UnreapedChild {
         // Has no effect after a guard's normal exit, which leaves no process.
         self.kill();
         let status = self.process.wait().ok();
+        // Kills what a killed guard has left in it.
+        self.cgroup = None;
         let is_orderly = status.is_some_and(|status| status.code().is_some());
         (status, self.is_guarded() && !is_orderly)
     }

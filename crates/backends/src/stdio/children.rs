@@ -18,9 +18,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 
 use super::StdioSettings;
+use super::cgroup::Cgroup;
 use super::child::{Child, UnreapedChild};
 use crate::guard::{Guard, ResourceLimits};
 use crate::metrics;
+use crate::sandbox::{Protection, Protections};
 
 /// The variables that a child inherits from the node's environment: the places of programs, the
 /// user's files and temporary files, the locale and the time zone.
@@ -124,6 +126,7 @@ impl Children {
         &self,
         permit: ChildPermit,
         settings: &StdioSettings,
+        protections: &Protections,
     ) -> io::Result<Child> {
         let (reply, started) = oneshot::channel();
         let mark = format!(
@@ -132,8 +135,10 @@ impl Children {
             self.0.name_seed,
             self.0.marks.fetch_add(1, Ordering::Relaxed)
         );
-        let (command, bounds) = (self.command(settings, &mark), settings.bounds());
-        let start = Start { permit, command, mark, bounds, reply };
+        let bounds = settings.bounds(protections);
+        let cgroup = create_cgroup(settings, protections, &mark)?;
+        let command = self.command(settings, protections, &mark, cgroup.as_ref());
+        let start = Start { permit, command, mark, bounds, cgroup, reply };
         self.send(ThreadTask::Start(Box::new(start)))?;
         started.await.unwrap_or_else(|_| Err(io::Error::other("the starting thread is gone")))
     }
@@ -149,9 +154,24 @@ impl Children {
         }
     }
 
-    fn command(&self, settings: &StdioSettings, mark: &str) -> Command {
+    fn command(
+        &self,
+        settings: &StdioSettings,
+        protections: &Protections,
+        mark: &str,
+        cgroup: Option<&Cgroup>,
+    ) -> Command {
         let mut command = match &self.0.guard {
-            Some(guard) => guard.command(&settings.bounds(), &settings.command, &settings.args),
+            Some(guard) => {
+                let mut confinement = settings.confinement(protections);
+                confinement.cgroup = cgroup.map(|cgroup| cgroup.path().to_owned());
+                guard.command(
+                    &settings.bounds(protections),
+                    &confinement,
+                    &settings.command,
+                    &settings.args,
+                )
+            }
             None => {
                 let mut command = Command::new(&settings.command);
                 command.args(&settings.args);
@@ -159,6 +179,14 @@ impl Children {
             }
         };
         command.env_clear().envs(self.0.inherited.iter().map(|(name, value)| (name, value)));
+        if let Some(user) = &settings.run_as {
+            // As root, this also leaves the groups of the node.
+            command.uid(user.uid).gid(user.gid);
+            let home = user.home.as_ref().map(|home| ("HOME", home.as_os_str()));
+            let name = user.name.as_ref().map(OsStr::new);
+            let names = name.map(|name| [("USER", name), ("LOGNAME", name)]);
+            command.envs(home.into_iter().chain(names.into_iter().flatten()));
+        }
         command.envs(&settings.env).env(MARK, mark);
         if let Some(cwd) = &settings.cwd {
             command.current_dir(cwd);
@@ -178,6 +206,20 @@ impl Children {
         let thread = thread.as_ref().ok_or_else(|| io::Error::other("no thread to start with"))?;
         thread.try_send(task).map_err(|_| io::Error::other("the starting thread is gone"))
     }
+}
+
+/// Creates the cgroup of a server, if it has one.
+fn create_cgroup(
+    settings: &StdioSettings,
+    protections: &Protections,
+    mark: &str,
+) -> io::Result<Option<Cgroup>> {
+    let folder = protections.cgroups().filter(|_| settings.has(Protection::Cgroup, protections));
+    let mut limits = settings.cgroup_limits();
+    if !protections.has_controller("pids") {
+        limits.processes = None;
+    }
+    folder.map(|folder| Cgroup::create(folder, mark, &limits)).transpose()
 }
 
 /// The permit of one child; released when dropped.
@@ -203,6 +245,7 @@ struct Start {
     command: Command,
     mark: String,
     bounds: ResourceLimits,
+    cgroup: Option<Cgroup>,
     reply: oneshot::Sender<io::Result<Child>>,
 }
 
@@ -242,11 +285,11 @@ impl ChildThread {
 }
 
 fn start_child(start: Start) {
-    let Start { permit, mut command, mark, bounds, reply } = start;
+    let Start { permit, mut command, mark, bounds, cgroup, reply } = start;
     if reply.is_closed() {
         return;
     }
-    let child = command.spawn().map(|process| Child::new(process, permit, mark));
+    let child = command.spawn().map(|process| Child::new(process, permit, mark, cgroup));
     if let Ok(child) = &child {
         metrics::STARTS.inc();
         child.bound(&bounds);

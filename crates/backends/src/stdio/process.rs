@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Program;
 use super::child::{Child, Streams};
-use crate::guard::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
+use crate::guard::{GUARD_FAILED, NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
 use crate::metrics::{self, ExitCause};
 use crate::{EventSender, LinkEvent, ServerEnd};
 
@@ -79,7 +79,7 @@ async fn start_child(program: &Program) -> Result<Child, String> {
         .children
         .take_permit()
         .ok_or("the node has reached its maximum number of servers; try again later")?;
-    program.children.start(permit, &program.settings).await.map_err(|error| {
+    program.children.start(permit, &program.settings, &program.protections).await.map_err(|error| {
         program.count_failure();
         not_started(&error)
     })
@@ -224,6 +224,11 @@ fn describe_exit(status: Option<ExitStatus>, is_guarded: bool) -> String {
     match (status.code(), status.signal()) {
         (Some(NOT_FOUND), _) if is_guarded => {
             format!("the server exited with status {NOT_FOUND} (command not found)")
+        }
+        (Some(GUARD_FAILED), _) if is_guarded => {
+            format!(
+                "the server exited with status {GUARD_FAILED} (or its guard failed; see its log)"
+            )
         }
         (Some(NOT_RUNNABLE), _) if is_guarded => {
             format!("the server exited with status {NOT_RUNNABLE} (command cannot be run)")

@@ -1,10 +1,12 @@
 //! A guard (`fixture guard …`), or a node (`fixture node COMMAND…`) that hosts one command, copies
-//! its messages to standard output, and waits to be killed.
+//! its messages to standard output, and waits to be killed. A `sandboxed-node` gives the command all
+//! protections that the machine grants.
 
 use std::ffi::OsString;
 use std::io::Write as _;
 
 use backends::guard::{self, Guard};
+use backends::sandbox::Protections;
 use backends::stdio::{Children, StdioBackend, StdioSettings};
 use backends::{Backend as _, LinkEvent};
 use protocol::SessionId;
@@ -14,19 +16,25 @@ fn main() {
     let role = args.next().unwrap_or_default();
     match role.to_str() {
         Some("guard") => std::process::exit(guard::run(args)),
-        Some("node") => node(args.collect()),
+        Some("node") => node(Protections::none("not wanted"), args.collect()),
+        Some("sandboxed-node") => {
+            node(Protections::probe(Some(&own_guard()), None), args.collect())
+        }
         _ => std::process::exit(2),
     }
 }
 
+fn own_guard() -> Guard {
+    Guard::this_program("guard")
+}
+
 #[tokio::main(flavor = "current_thread")]
-async fn node(command: Vec<OsString>) {
+async fn node(protections: Protections, command: Vec<OsString>) {
     let mut command = command.into_iter().filter_map(|word| word.into_string().ok());
     let settings = StdioSettings::new(command.next().unwrap_or_default(), command);
-    let guard = Some(Guard::this_program("guard"));
-    let children = Children::new(Default::default(), guard, std::env::vars_os());
+    let children = Children::new(Default::default(), Some(own_guard()), std::env::vars_os());
     let session = SessionId::parse("fixture").expect("a session id");
-    let mut link = StdioBackend::new("fixture", settings, children).open(&session);
+    let mut link = StdioBackend::new("fixture", settings, protections, children).open(&session);
     while let Some(event) = link.events.next().await {
         if let LinkEvent::Message { message, .. } = event {
             let mut stdout = std::io::stdout().lock();

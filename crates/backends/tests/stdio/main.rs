@@ -1,6 +1,9 @@
 //! Tests of servers that are programs: their messages, their end, and their descendants.
 
+mod attacks;
+mod namespaces;
 mod orphans;
+mod protections;
 mod stage;
 mod stopping;
 mod talking;

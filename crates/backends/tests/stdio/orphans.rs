@@ -4,22 +4,11 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use backends::stdio::Children;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stage::*;
 
 const SLEEPS: &str = "\nimport time\ntime.sleep(600)\n";
-
-fn kill(pid: i32) {
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-}
-
-fn parent_of(pid: i32) -> i32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, rest) = stat.rsplit_once(')').unwrap();
-    rest.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
-}
 
 #[tokio::test]
 async fn every_descendant_ends_with_the_session() {
@@ -92,6 +81,7 @@ fn a_guard_whose_parent_has_died_starts_nothing() {
     assert_eq!(guard(&["--parent=1", "--", "touch"]), Some(125));
     assert_eq!(guard(&["--", "touch"]), Some(125));
     assert_eq!(guard(&["--parent=1", "--what=1", "--", "touch"]), Some(125));
+    assert_eq!(guard(&["--role=init", "--parent=1", "--", "touch"]), Some(125));
     assert!(!started.exists());
 }
 
@@ -112,22 +102,9 @@ async fn without_a_guard_the_group_ends_with_the_session_and_with_the_server() {
     all_gone(&pids).await;
 }
 
-/// Processes that have the environment of these children.
-fn carriers(value: &str) -> Vec<i32> {
-    let variable = format!("SCENARIO={value}").into_bytes();
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let carries = |pid: &i32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|found| found == variable)
-    };
-    pids.filter(carries).collect()
-}
-
-async fn open_and_drop_at_once(children: &Children, scenario: &str) {
+async fn open_and_drop_at_once(children: &Stage, scenario: &str) {
     for delay in 0..60_u64 {
-        let mut settings = sh("sleep 600 & setsid sleep 600 & wait");
-        settings.env.insert("SCENARIO".into(), scenario.into());
+        let settings = marked(sh("sleep 600 & setsid sleep 600 & wait"), scenario);
         let talk = Talk::open(settings, children);
         tokio::time::sleep(Duration::from_micros(delay * 100)).await;
         drop(talk);
@@ -137,8 +114,11 @@ async fn open_and_drop_at_once(children: &Children, scenario: &str) {
 
 #[tokio::test]
 async fn a_start_that_is_cancelled_at_once_leaves_nothing() {
-    open_and_drop_at_once(&guarded(), "cancelled").await;
-    assert_eq!(carriers("cancelled"), [0; 0]);
+    for children in [guarded(), sandboxed()] {
+        let scenario = scenario("cancelled");
+        open_and_drop_at_once(&children, &scenario).await;
+        assert_eq!(carriers(&scenario), [0; 0]);
+    }
 }
 
 #[test]

@@ -4,10 +4,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use backends::guard::Guard;
-use backends::stdio::{Children, ChildrenSettings, StdioBackend, StdioSettings};
+use backends::sandbox::Protections;
+use backends::stdio::{Children, ChildrenSettings, RunAs, StdioBackend, StdioSettings};
 use backends::{Backend as _, Link, LinkEvent};
 use bytes::Bytes;
 use protocol::{Message, SessionId};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
 
 /// A timeout that no passing test reaches.
@@ -22,12 +24,51 @@ fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().chain([("SECRET".into(), "of the node".into())]).collect()
 }
 
-pub(crate) fn guarded() -> Children {
-    Children::new(ChildrenSettings::default(), Some(guard()), environment())
+/// A machine that refuses every protection.
+pub(crate) fn unprotected() -> Protections {
+    Protections::none("not wanted")
 }
 
-pub(crate) fn unguarded() -> Children {
-    Children::new(ChildrenSettings::default(), None, environment())
+/// Each protection that this machine grants.
+pub(crate) fn granted() -> Protections {
+    granted_to(None)
+}
+
+pub(crate) fn granted_to(user: Option<&RunAs>) -> Protections {
+    let protections = Protections::probe(Some(&guard()), user);
+    assert!(protections.isolates(), "refused: {}", protections.refused());
+    protections
+}
+
+/// The children of a node, and what each of them gets.
+#[derive(Clone)]
+pub(crate) struct Stage {
+    pub(crate) children: Children,
+    protections: Protections,
+}
+
+impl Stage {
+    pub(crate) fn new(children: Children, protections: Protections) -> Self {
+        Self { children, protections }
+    }
+}
+
+pub(crate) fn with(protections: Protections) -> Stage {
+    let settings = ChildrenSettings::default();
+    Stage::new(Children::new(settings, Some(guard()), environment()), protections)
+}
+
+pub(crate) fn sandboxed() -> Stage {
+    with(granted())
+}
+
+pub(crate) fn guarded() -> Stage {
+    with(unprotected())
+}
+
+pub(crate) fn unguarded() -> Stage {
+    let children = Children::new(ChildrenSettings::default(), None, environment());
+    Stage::new(children, unprotected())
 }
 
 /// A shell script with a short grace period.
@@ -48,13 +89,14 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    pub(crate) fn open(settings: StdioSettings, children: &Children) -> Self {
-        let backend = StdioBackend::new("test", settings, children.clone());
+    pub(crate) fn open(settings: StdioSettings, stage: &Stage) -> Self {
+        let Stage { children, protections } = stage.clone();
+        let backend = StdioBackend::new("test", settings, protections, children);
         Self { link: backend.open(&SessionId::parse("s").unwrap()) }
     }
 
-    pub(crate) async fn up(settings: StdioSettings, children: &Children) -> Self {
-        let mut talk = Self::open(settings, children);
+    pub(crate) async fn up(settings: StdioSettings, stage: &Stage) -> Self {
+        let mut talk = Self::open(settings, stage);
         assert!(matches!(talk.next().await, Some(LinkEvent::Up)));
         talk
     }
@@ -123,8 +165,8 @@ pub(crate) async fn all_gone(pids: &[i32]) {
 }
 
 /// Returns when the node has no children left.
-pub(crate) async fn stopped(children: &Children) {
-    timeout(PATIENCE, children.stopped()).await.expect("every child to end");
+pub(crate) async fn stopped(stage: &Stage) {
+    timeout(PATIENCE, stage.children.stopped()).await.expect("every child to end");
 }
 
 /// A script that sends its process id and those of a child and of a grandchild that has left the
@@ -141,3 +183,50 @@ child = subprocess.Popen([sys.executable, '-c', middle, escape], stdout=subproce
 pids = [os.getpid()] + [int(pid) for pid in child.stdout.readline().split()]
 print(json.dumps({"jsonrpc": "2.0", "method": "pids", "params": {"pids": pids}}), flush=True)
 "#;
+
+/// The variable that marks the processes of one test.
+pub(crate) const SCENARIO: &str = "SCENARIO";
+
+/// A value that no other test has.
+pub(crate) fn scenario(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+/// Settings whose processes carry a mark.
+pub(crate) fn marked(mut settings: StdioSettings, scenario: &str) -> StdioSettings {
+    settings.env.insert(SCENARIO.into(), scenario.into());
+    settings
+}
+
+/// The processes that carry a mark. It stays readable from outside of namespaces.
+pub(crate) fn carriers(scenario: &str) -> Vec<i32> {
+    let variable = format!("{SCENARIO}={scenario}").into_bytes();
+    every_pid(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|found| found == variable)
+    })
+}
+
+/// The processes whose command line holds these words.
+pub(crate) fn commands(words: &str) -> Vec<i32> {
+    every_pid(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ").contains(words)
+    })
+}
+
+fn every_pid(wanted: impl Fn(i32) -> bool) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| wanted(*pid)).collect()
+}
+
+pub(crate) fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+pub(crate) fn parent_of(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    rest.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}

@@ -14,7 +14,7 @@ async fn messages_reach_the_server_and_its_messages_reach_the_session() {
         let mut talk = Talk::up(sh(ECHO), &children).await;
         talk.send(PING);
         assert_eq!(talk.next_text().await, PING);
-        assert_eq!(children.count(), 1);
+        assert_eq!(children.children.count(), 1);
         drop(talk);
         stopped(&children).await;
     }
@@ -208,7 +208,8 @@ print(json.dumps({"jsonrpc": "2.0", "method": "x", "params": {"a": [fits, files,
 
 #[tokio::test]
 async fn a_server_that_keeps_failing_is_started_with_growing_pauses() {
-    let backend = backends::stdio::StdioBackend::new("test", sh("exit 1"), guarded());
+    let backend =
+        backends::stdio::StdioBackend::new("test", sh("exit 1"), unprotected(), guarded().children);
     let session = protocol::SessionId::parse("s").unwrap();
     let begun = std::time::Instant::now();
     for _ in 0..4 {

@@ -12,6 +12,7 @@ use crate::files;
 /// One MCP server of a tenant.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "there is one for each tenant, read at the start")]
 pub enum BackendSettings {
     /// A program that serves MCP over its standard input and output.
     Stdio(StdioFileSettings),

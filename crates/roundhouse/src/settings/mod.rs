@@ -12,7 +12,9 @@ mod store;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
+use backends::sandbox::Sandbox;
 use backends::stdio::ChildrenSettings;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +58,12 @@ pub struct NodeSettings {
     pub drain_secs: u64,
     /// The most bytes that the sessions of all tenants keep for clients and servers.
     pub session_bytes_max: usize,
+    /// Whether stdio servers are separated from the node and from each other, where their backend
+    /// does not say so itself.
+    pub sandbox: Sandbox,
+    /// A directory of cgroup v2 that was delegated to the node and has no processes. Each stdio
+    /// server gets a cgroup in it. Empty for none.
+    pub cgroup: PathBuf,
     /// The limits of the node's child processes.
     #[serde(flatten)]
     pub children: ChildrenSettings,
@@ -63,7 +71,13 @@ pub struct NodeSettings {
 
 impl Default for NodeSettings {
     fn default() -> Self {
-        Self { drain_secs: 10, session_bytes_max: 1 << 30, children: ChildrenSettings::default() }
+        Self {
+            drain_secs: 10,
+            session_bytes_max: 1 << 30,
+            sandbox: Sandbox::Auto,
+            cgroup: PathBuf::new(),
+            children: ChildrenSettings::default(),
+        }
     }
 }
 

@@ -46,6 +46,21 @@ impl Default for StoreSettings {
     }
 }
 
+impl StoreSettings {
+    /// Whether this is a Redis that any process that reaches it may use: neither the URL nor
+    /// another key has a password.
+    pub(crate) fn is_open_redis(&self) -> bool {
+        let Some((scheme, rest)) = self.url.0.split_once("://") else { return false };
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let in_url = authority
+            .rsplit_once('@')
+            .and_then(|(userinfo, _)| userinfo.split_once(':'))
+            .is_some_and(|(_, password)| !password.is_empty());
+        let beside = !self.password.0.is_empty() || !self.password_file.as_os_str().is_empty();
+        scheme.starts_with("redis") && !in_url && !beside
+    }
+}
+
 fn scheme<S: Serializer>(url: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
     match url.0.split_once(':') {
         Some((scheme, "")) => serializer.serialize_str(&format!("{scheme}:")),
@@ -57,6 +72,22 @@ fn scheme<S: Serializer>(url: &Secret, serializer: S) -> Result<S::Ok, S::Error>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_redis_is_open_if_no_key_has_a_password() {
+        let is_open = |url: &str| {
+            StoreSettings { url: url.into(), ..StoreSettings::default() }.is_open_redis()
+        };
+        for url in ["redis://h", "rediss://h:6379/0", "redis+sentinel://h/m", "redis://user@h"] {
+            assert!(is_open(url), "{url}");
+        }
+        for url in ["memory:", "redis://:p@h", "redis+cluster://u:p@a,b:7/x@y"] {
+            assert!(!is_open(url), "{url}");
+        }
+        let mut settings = StoreSettings { url: "redis://h".into(), ..StoreSettings::default() };
+        settings.password_file = "/etc/password".into();
+        assert!(!settings.is_open_redis());
+    }
 
     #[test]
     fn no_secret_is_ever_shown() {

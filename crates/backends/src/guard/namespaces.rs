@@ -1,0 +1,87 @@
+//! The namespaces of a server: users, processes, mounts, shared memory and queues of System V.
+
+use std::fs;
+use std::io;
+
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{
+    CapabilitySet, UnshareFlags, capabilities, configure_capability_in_ambient_set,
+    set_capabilities,
+};
+
+/// The capabilities that the init needs in the namespaces: to mount `/proc`, to bring loopback
+/// up, to bound further namespaces, and to give all capabilities up.
+const OF_INIT: [CapabilitySet; 4] = [
+    CapabilitySet::SYS_ADMIN,
+    CapabilitySet::NET_ADMIN,
+    CapabilitySet::SYS_RESOURCE,
+    CapabilitySet::SETPCAP,
+];
+
+/// Most namespaces of each kind that a server may make; a further one fails. The kernel counts
+/// them for the node's user as well: without a bound, one server could use up what others need to
+/// start. Browsers make a few.
+const FURTHER_MAX: &str = "64";
+
+/// The kinds of namespaces that a server could make.
+const KINDS: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
+
+/// Moves this process into new user, mount and IPC namespaces; its next child is process 1 of a new PID
+/// namespace. User and group keep their numbers. The process must be dumpable.
+pub(super) fn enter() -> io::Result<()> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    let flags =
+        UnshareFlags::NEWUSER | UnshareFlags::NEWPID | UnshareFlags::NEWNS | UnshareFlags::NEWIPC;
+    unshare(flags).map_err(named)?;
+    // The kernel accepts a map of groups only from a process that can no longer change its groups.
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    keep_capabilities_over_exec()
+}
+
+/// Names a cause that its number does not: an allocator, for example, may have started a thread.
+fn named(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => io::Error::other("the guard has more than one thread"),
+        _ => error,
+    }
+}
+
+/// A program that is not started by root has no capabilities, unless they are ambient.
+fn keep_capabilities_over_exec() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.inheritable |= OF_INIT.into_iter().collect();
+    set_capabilities(None, sets)?;
+    for capability in OF_INIT {
+        configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
+}
+
+/// Mounts the `/proc` of this process's PID namespace over that of the node. The kernel refuses it
+/// where parts of the node's own `/proc` are hidden, as in most containers. Also bounds the further
+/// namespaces of the server, which needs that `/proc`.
+pub(super) fn mount_proc() -> io::Result<()> {
+    // Mounts of the system still arrive here, but nothing that is mounted here is seen outside.
+    let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", downstream)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None)?;
+    for kind in KINDS {
+        // A kernel without one of the kinds has no such file.
+        let _ = fs::write(format!("/proc/sys/user/max_{kind}_namespaces"), FURTHER_MAX);
+    }
+    Ok(())
+}
+
+/// Moves this process into a new network namespace.
+pub(super) fn unshare_network() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNET)
+}
+
+#[expect(deprecated, reason = "sound without `FILES`, and its successor is unsafe")]
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    Ok(rustix::thread::unshare(flags)?)
+}

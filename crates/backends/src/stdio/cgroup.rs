@@ -1,0 +1,105 @@
+//! The cgroup of a server: bounds of all its processes together, and a way to kill them all.
+//!
+//! An operator delegates an empty directory of cgroup v2 to the node. The node makes a cgroup in it
+//! for each server, and removes it when the server has ended.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The controllers that the node asks for. A bound whose controller the directory does not have
+/// cannot be set.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+/// How often the removal of a cgroup is tried: killed processes leave it a moment later.
+const REMOVALS_MAX: u32 = 20;
+
+/// The time to which a bound of processor time refers, in microseconds.
+const CPU_PERIOD: u64 = 100_000;
+
+/// The bounds of all processes of a server together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CgroupLimits {
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) processes: Option<u64>,
+    pub(crate) cpu_percent: Option<u64>,
+}
+
+impl CgroupLimits {
+    fn files(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let memory = self.memory_bytes.map(|bytes| ("memory.max", bytes.to_string()));
+        let processes = self.processes.map(|processes| ("pids.max", processes.to_string()));
+        let cpu = self.cpu_percent.map(|percent| {
+            ("cpu.max", format!("{} {CPU_PERIOD}", percent.saturating_mul(CPU_PERIOD / 100)))
+        });
+        [memory, processes, cpu].into_iter().flatten()
+    }
+}
+
+/// Checks that servers can have cgroups in this directory, and enables the controllers that it
+/// has. Removes the empty cgroups of an earlier node.
+pub(crate) fn prepare(folder: &Path) -> Result<Vec<String>, String> {
+    let controllers = fs::read_to_string(folder.join("cgroup.controllers"))
+        .map_err(|error| format!("it is not a directory of cgroup v2: {error}"))?;
+    let available: Vec<String> = controllers
+        .split_ascii_whitespace()
+        .filter(|controller| CONTROLLERS.contains(controller))
+        .map(str::to_owned)
+        .collect();
+    for controller in &available {
+        fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"))
+            .map_err(|error| format!("the controller `{controller}` cannot be enabled: {error}"))?;
+    }
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            // Fails if another node uses it.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+    let trial = Cgroup::create(folder, "trial", &CgroupLimits::default())
+        .map_err(|error| format!("no cgroup can be created in it: {error}"))?;
+    drop(trial);
+    Ok(available)
+}
+
+/// The beginning of the names of the node's cgroups.
+const PREFIX: &str = "server-";
+
+/// The cgroup of one server. Dropping it kills the processes that it still has, and removes it.
+pub(super) struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Creates a cgroup. `name` is unique on the machine.
+    pub(super) fn create(folder: &Path, name: &str, limits: &CgroupLimits) -> io::Result<Self> {
+        let path = folder.join(format!("{PREFIX}{name}"));
+        fs::create_dir(&path)?;
+        let cgroup = Self(path);
+        for (file, value) in limits.files() {
+            fs::write(cgroup.0.join(file), value).map_err(|error| {
+                io::Error::other(format!("`{file}` of the cgroup cannot be set: {error}"))
+            })?;
+        }
+        Ok(cgroup)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..REMOVALS_MAX {
+            match fs::remove_dir(&self.0) {
+                Ok(()) => return,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                Err(_) => {
+                    let _ = fs::write(self.0.join("cgroup.kill"), "1");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        tracing::warn!(cgroup = ?self.0, "the cgroup of a stdio server cannot be removed");
+    }
+}

@@ -1,0 +1,176 @@
+//! Each protection of a server: what fails with it works without it.
+
+use std::net::TcpListener;
+
+use backends::sandbox::{Network, Protection, Protections};
+use backends::stdio::{RunAs, StdioSettings};
+
+use crate::stage::*;
+
+/// A user that no machine lists.
+const STRANGER: u32 = 61_234;
+
+/// The Python that every user may run.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Runs a script whose `check()` is true or false, or fails, and returns which.
+async fn holds(mut settings: StdioSettings, script: &str, protections: Protections) -> bool {
+    let script = format!(
+        "import os, sys\n{script}\ntry:\n    done = bool(check())\nexcept OSError:\n    done = False\n\
+         print('{{\"jsonrpc\":\"2.0\",\"method\":\"%s\"}}' % done, flush=True)\n"
+    );
+    settings.command = PYTHON.into();
+    settings.args = vec!["-c".into(), script];
+    let answer = Talk::up(settings, &with(protections)).await.next_text().await;
+    answer.contains("True")
+}
+
+fn settings() -> StdioSettings {
+    StdioSettings::new("", [""; 0])
+}
+
+/// With this protection and without it.
+async fn with_and_without(
+    protection: Protection,
+    settings: StdioSettings,
+    script: &str,
+) -> (bool, bool) {
+    let granted = granted();
+    assert!(granted.grants(protection), "refused: {}", granted.refused());
+    let without = granted.clone().without(protection, "not wanted");
+    (holds(settings.clone(), script, granted).await, holds(settings, script, without).await)
+}
+
+#[tokio::test]
+async fn a_server_in_an_empty_network_reaches_only_its_own_loopback() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connects = format!(
+        "import socket\ndef check():\n    socket.create_connection(('127.0.0.1', {port}), 5)\n    return True"
+    );
+    let settings = StdioSettings { network: Network::None, ..settings() };
+    let reached = with_and_without(Protection::Network, settings.clone(), &connects).await;
+    assert_eq!(reached, (false, true));
+    let own = "import socket\ndef check():\n    server = socket.create_server(('127.0.0.1', 0))\n    \
+               socket.create_connection(server.getsockname(), 5)\n    return True";
+    assert!(holds(settings, own, granted()).await, "loopback is up");
+}
+
+#[tokio::test]
+async fn a_server_writes_only_below_the_listed_paths() {
+    // Not in the folder of temporary files, which may be written.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let listed = folder.path().join("listed");
+    std::fs::create_dir(&listed).unwrap();
+    let writes = |path: &std::path::Path| {
+        format!("def check():\n    open({path:?}, 'a').write('x')\n    return True")
+    };
+    let settings = StdioSettings { write_paths: vec![listed.clone()], ..settings() };
+    let outside = writes(&folder.path().join("outside"));
+    assert_eq!(
+        with_and_without(Protection::WriteList, settings.clone(), &outside).await,
+        (false, true)
+    );
+    assert!(holds(settings.clone(), &writes(&listed.join("inside")), granted()).await);
+    let temporary = "import tempfile\ndef check():\n    return tempfile.TemporaryFile()";
+    assert!(holds(settings, temporary, granted()).await);
+}
+
+#[tokio::test]
+async fn a_server_cannot_trace_mount_or_use_the_keys_of_the_kernel() {
+    // `PTRACE_TRACEME`, which needs no right, as an example of the list.
+    let traces =
+        "import ctypes\ndef check():\n    return ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0";
+    let outcome = with_and_without(Protection::CallFilter, settings(), traces).await;
+    assert_eq!(outcome, (false, true));
+}
+
+#[tokio::test]
+async fn a_server_may_still_make_namespaces_for_its_own_children() {
+    let unshares =
+        "import ctypes\ndef check():\n    return ctypes.CDLL(None).unshare(0x10000000) == 0";
+    assert!(holds(settings(), unshares, granted()).await);
+}
+
+#[tokio::test]
+async fn a_server_cannot_use_up_the_namespaces_of_other_servers() {
+    // Each child holds one. A pipe tells how many got it.
+    let holds_many = "import ctypes, time\ndef check():\n    unshare = ctypes.CDLL(None).unshare\n    \
+         got = 0\n    for _ in range(100):\n        told, tells = os.pipe()\n        \
+         if os.fork() == 0:\n            os.write(tells, b'y' if unshare(0x10000000) == 0 else b'n')\n            \
+         time.sleep(600)\n        got += os.read(told, 1) == b'y'\n        os.close(told); os.close(tells)\n    \
+         return got > 64";
+    let bounded = with_and_without(Protection::OwnProc, settings(), holds_many).await;
+    assert_eq!(bounded, (false, true));
+}
+
+#[tokio::test]
+async fn a_server_has_shared_memory_of_its_own() {
+    let outside = std::fs::read_link("/proc/self/ns/ipc").unwrap();
+    let shares =
+        format!("def check():\n    return os.readlink('/proc/self/ns/ipc') == {outside:?}");
+    let shared = with_and_without(Protection::PidNamespace, settings(), &shares).await;
+    assert_eq!(shared, (false, true));
+}
+
+#[tokio::test]
+async fn a_server_has_no_capabilities_and_gets_none() {
+    let lines = |wanted: &str| {
+        format!("def check():\n    return {wanted:?} in open('/proc/self/status').read()")
+    };
+    let none = lines("CapEff:\t0000000000000000");
+    assert!(holds(settings(), &none, granted()).await);
+    let unbounded = lines("CapBnd:\t0000000000000000");
+    let bounded = with_and_without(Protection::NoCapabilities, settings(), &unbounded).await;
+    assert_eq!(bounded, (true, false));
+    let no_new = lines("NoNewPrivs:\t1");
+    assert!(holds(settings(), &no_new, granted()).await);
+}
+
+#[tokio::test]
+async fn a_server_cannot_take_its_proc_away() {
+    // The `/proc` of the node is below it.
+    let unmounts = "import ctypes\ndef check():\n    \
+                    return ctypes.CDLL(None).umount2(b'/proc', 2) == 0";
+    let granted = granted().without(Protection::CallFilter, "it would refuse the call as well");
+    assert!(!holds(settings(), unmounts, granted.clone()).await);
+    // Neither in user and mount namespaces of its own, where it has all capabilities.
+    let in_own = "import ctypes\ndef check():\n    libc = ctypes.CDLL(None)\n    \
+                  assert libc.unshare(0x10020000) == 0\n    return libc.umount2(b'/proc', 2) == 0";
+    assert!(!holds(settings(), in_own, granted).await);
+}
+
+/// Only root may start a process as another user.
+fn as_stranger() -> Option<StdioSettings> {
+    let run_as = RunAs { uid: STRANGER, gid: STRANGER, name: None, home: None };
+    rustix::process::geteuid().is_root().then(|| StdioSettings {
+        run_as: Some(run_as),
+        cwd: Some("/".into()),
+        ..settings()
+    })
+}
+
+#[tokio::test]
+async fn a_server_has_the_rights_of_its_user() {
+    let Some(settings) = as_stranger() else { return };
+    let is_stranger = format!(
+        "def check():\n    return (os.getuid(), os.getgid(), os.getgroups()) == ({STRANGER}, {STRANGER}, [])"
+    );
+    let granted = granted_to(settings.run_as.as_ref());
+    assert!(holds(settings.clone(), &is_stranger, granted).await);
+    assert!(holds(settings, &is_stranger, unprotected()).await);
+}
+
+#[tokio::test]
+async fn a_server_starts_no_more_processes_than_its_maximum() {
+    let Some(mut settings) = as_stranger() else { return };
+    settings.processes_max = 20;
+    let forks = "import time\ndef check():\n    for _ in range(30):\n        \
+                 if os.fork() == 0: time.sleep(600)\n    return True";
+    let granted = granted_to(settings.run_as.as_ref());
+    assert!(granted.grants(Protection::ProcessesMax), "refused: {}", granted.refused());
+    assert!(!holds(settings.clone(), forks, granted.clone()).await);
+    assert!(!holds(settings.clone(), forks, granted.clone()).await);
+    settings.processes_max = 60;
+    assert!(holds(settings, forks, granted).await);
+}

@@ -1,0 +1,300 @@
+//! Compares what the settings ask for stdio servers with what this machine grants.
+
+use std::collections::BTreeMap;
+
+use backends::guard::Guard;
+use backends::sandbox::{Network, Protection, Protections, Sandbox};
+use backends::stdio::StdioSettings;
+
+use crate::settings::{BackendSettings, Problems, Settings};
+use crate::users;
+
+/// The protections that a server may not run without if its settings ask for them and it is
+/// required to be separated.
+const WHERE_REQUIRED: [Protection; 4] =
+    [Protection::PidNamespace, Protection::OwnProc, Protection::Network, Protection::WriteList];
+
+/// The page that says what an operator can do.
+const PAGE: &str = "docs/security.md";
+
+/// Each stdio backend with its key, and with the default of the node.
+pub(crate) fn stdio_backends(
+    settings: &Settings,
+) -> impl Iterator<Item = (&str, String, StdioSettings)> {
+    let default = settings.node.sandbox;
+    settings.tenants.iter().flat_map(move |(tenant, written)| {
+        written.backends.iter().filter_map(move |(name, backend)| {
+            let BackendSettings::Stdio(stdio) = backend else { return None };
+            let key = format!("tenants.{tenant}.backends.{name}");
+            let sandbox = stdio.program.sandbox.or(Some(default));
+            Some((tenant.as_str(), key, StdioSettings { sandbox, ..stdio.program.clone() }))
+        })
+    })
+}
+
+/// What this machine grants to servers, by their `user`.
+pub(crate) struct Machine {
+    by_user: BTreeMap<String, Protections>,
+    none: Protections,
+}
+
+impl Machine {
+    /// Finds out what the machine grants, if a server needs to know.
+    pub(crate) fn probe(settings: &Settings, guard: Option<&Guard>) -> Self {
+        let mut by_user = BTreeMap::new();
+        for (_, _, stdio) in stdio_backends(settings) {
+            if stdio.sandbox() == Sandbox::None || by_user.contains_key(&stdio.user) {
+                continue;
+            }
+            // A user that cannot be had is a problem that is reported elsewhere.
+            let Ok(user) = users::resolve(&stdio.user) else { continue };
+            let protections = Protections::probe(guard, user.as_ref());
+            let protections = match settings.node.cgroup.as_path() {
+                folder if folder.as_os_str().is_empty() => protections,
+                folder => protections.with_cgroups(folder),
+            };
+            by_user.insert(stdio.user, protections);
+        }
+        Self { by_user, none: Protections::none("no stdio server asks for it") }
+    }
+
+    /// What a server gets, if its settings ask for it.
+    pub(crate) fn protections(&self, stdio: &StdioSettings) -> &Protections {
+        self.by_user.get(&stdio.user).unwrap_or(&self.none)
+    }
+
+    /// What the machine grants to the servers of every user.
+    pub(crate) fn for_all(&self) -> Protections {
+        let mut all = self.by_user.iter();
+        let first = all.next().map_or(&self.none, |(_, first)| first).clone();
+        all.fold(first, |all, (user, protections)| all.and(protections, user))
+    }
+}
+
+/// Adds a problem for each server that must not start on this machine, and a warning for each that
+/// runs with less than its settings ask for.
+pub(crate) fn check(
+    settings: &Settings,
+    machine: &Machine,
+    problems: &mut Problems,
+    warnings: &mut Vec<String>,
+) {
+    let tenants_with_stdio = stdio_tenants(settings);
+    for (_, key, stdio) in stdio_backends(settings) {
+        let protections = machine.protections(&stdio);
+        let missing = missing(&stdio, protections);
+        match stdio.sandbox() {
+            Sandbox::Required if !missing.is_empty() => problems.add(format!(
+                "`{key}` must be separated (`sandbox = \"required\"`), but this machine refuses {}; \
+                 allow it as {PAGE} says, or write `sandbox = \"auto\"`",
+                missing.join(", ")
+            )),
+            Sandbox::Auto
+                if tenants_with_stdio > 1 && !protections.grants(Protection::PidNamespace) =>
+            {
+                problems.add(format!(
+                    "`{key}` would share its processes with other tenants: this machine refuses {}; \
+                     allow it as {PAGE} says, or accept it with `{key}.sandbox = \"none\"` or \
+                     `node.sandbox = \"none\"`",
+                    missing.join(", ")
+                ));
+            }
+            Sandbox::Auto if !missing.is_empty() => warnings.extend(
+                asked_for(&stdio)
+                    .filter(|(protection, _)| !protections.grants(*protection))
+                    .map(|(protection, setting)| {
+                        format!(
+                            "`{key}.{setting}` has no effect: this machine refuses {}; allow it as \
+                             {PAGE} says, or leave the setting out",
+                            refusal(protection, protections)
+                        )
+                    }),
+            ),
+            Sandbox::None => warnings.extend(asked_for(&stdio).map(|(_, setting)| {
+                format!(
+                    "`{key}.{setting}` has no effect with `sandbox = \"none\"`; write \
+                     `sandbox = \"auto\"`, or leave the setting out"
+                )
+            })),
+            Sandbox::Auto | Sandbox::Required => {}
+        }
+    }
+    check_cgroups(settings, machine, problems);
+    check_store(settings, machine, warnings);
+}
+
+fn check_cgroups(settings: &Settings, machine: &Machine, problems: &mut Problems) {
+    let protections = machine.for_all();
+    let probed = stdio_backends(settings).any(|(_, _, stdio)| stdio.asks_for(Protection::Cgroup));
+    if probed
+        && !settings.node.cgroup.as_os_str().is_empty()
+        && let Some(reason) = protections.refusal(Protection::Cgroup)
+    {
+        problems.add(format!(
+            "`node.cgroup` cannot be used: {reason}; name an empty directory of cgroup v2 that was \
+             delegated to the node's user, as {PAGE} says, or leave it out"
+        ));
+        return;
+    }
+    for (_, key, stdio) in stdio_backends(settings) {
+        if !stdio.user.is_empty() && protections.grants(Protection::Cgroup) {
+            // The guard enters the cgroup itself, with the rights of its user.
+            problems.add(format!(
+                "`{key}.user` cannot be combined with `node.cgroup`: another user cannot enter the \
+                 node's cgroups; leave one of them out"
+            ));
+        }
+        for (setting, controller, asked) in [
+            ("total_memory_bytes_max", "memory", stdio.total_memory_bytes_max.is_some()),
+            ("cpu_percent_max", "cpu", stdio.cpu_percent_max.is_some()),
+        ] {
+            if asked && !protections.has_controller(controller) {
+                problems.add(format!(
+                    "`{key}.{setting}` needs `node.cgroup`, with the controller `{controller}`; set \
+                     it as {PAGE} says, or leave the setting out"
+                ));
+            }
+        }
+    }
+}
+
+fn stdio_tenants(settings: &Settings) -> usize {
+    let mut tenants: Vec<_> = stdio_backends(settings).map(|(tenant, _, _)| tenant).collect();
+    tenants.dedup();
+    tenants.len()
+}
+
+/// The settings of a backend that ask for a protection.
+fn asked_for(stdio: &StdioSettings) -> impl Iterator<Item = (Protection, &'static str)> {
+    let network = (stdio.network == Network::None).then_some((Protection::Network, "network"));
+    let writes = (!stdio.write_paths.is_empty()).then_some((Protection::WriteList, "write_paths"));
+    network.into_iter().chain(writes)
+}
+
+/// The protections that the settings ask for and the machine refuses, with the reasons.
+fn missing(stdio: &StdioSettings, protections: &Protections) -> Vec<String> {
+    let missing = WHERE_REQUIRED
+        .into_iter()
+        .filter(|protection| stdio.asks_for(*protection) && !protections.grants(*protection));
+    missing.map(|protection| refusal(protection, protections)).collect()
+}
+
+fn refusal(protection: Protection, protections: &Protections) -> String {
+    let reason = protections.refusal(protection).unwrap_or_default();
+    format!("`{}` ({reason})", protection.label())
+}
+
+/// A server that shares the node's network can connect to its Redis. Without a password it could
+/// read and change the sessions of every tenant.
+fn check_store(settings: &Settings, machine: &Machine, warnings: &mut Vec<String>) {
+    if !settings.store.is_open_redis() {
+        return;
+    }
+    let reaches = stdio_backends(settings).find(|(_, _, stdio)| {
+        let protections = machine.protections(stdio);
+        !(stdio.asks_for(Protection::Network) && protections.grants(Protection::Network))
+    });
+    if let Some((_, key, _)) = reaches {
+        warnings.push(format!(
+            "`store.url` names a Redis without a password, and the server of `{key}` can connect to \
+             it; give Redis a password and write it as `store.password_file` (docs/redis.md), or \
+             write `{key}.network = \"none\"`"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Environment;
+
+    const ONE: &str = "[tenants.acme]\nauth = 'open'\n[tenants.acme.backends.main]\nkind = 'stdio'\ncommand = 'x'\n";
+    const OTHER: &str = "[tenants.beta.backends.main]\nkind = 'stdio'\ncommand = 'x'\n";
+
+    /// Problems and warnings on a machine that refuses these protections.
+    fn check_on(text: &str, refused: &[Protection]) -> (Vec<String>, Vec<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("roundhouse.toml");
+        std::fs::write(&file, text).unwrap();
+        let settings = Settings::read(Some(&file), &Environment::of([])).unwrap();
+        let all = Protections::all();
+        let granted =
+            refused.iter().fold(all, |granted, refused| granted.without(*refused, "not here"));
+        let machine = Machine {
+            by_user: BTreeMap::from([(String::new(), granted)]),
+            none: Protections::none("no server"),
+        };
+        let (mut problems, mut warnings) = (Problems::default(), Vec::new());
+        check(&settings, &machine, &mut problems, &mut warnings);
+        (problems.lines().to_vec(), warnings)
+    }
+
+    fn none() -> (Vec<String>, Vec<String>) {
+        (Vec::new(), Vec::new())
+    }
+
+    #[test]
+    fn several_tenants_share_a_machine_without_pid_namespaces_only_if_that_is_written() {
+        let refused = [Protection::PidNamespace, Protection::OwnProc];
+        let both = format!("{ONE}{OTHER}");
+        assert_eq!(check_on(&both, &[]), none());
+        assert_eq!(check_on(ONE, &refused), none());
+        let (problems, _) = check_on(&both, &refused);
+        assert_eq!(problems.len(), 2);
+        assert!(problems[0].contains("`tenants.acme.backends.main`"), "{problems:?}");
+        assert!(problems[0].contains("`pid_namespace` (not here)"), "{problems:?}");
+        assert!(problems[0].contains("`node.sandbox = \"none\"`"), "{problems:?}");
+        assert_eq!(check_on(&format!("node.sandbox = 'none'\n{both}"), &refused), none());
+        // A `/proc` of its own is not the condition: user and PID namespaces separate without it.
+        assert_eq!(check_on(&both, &refused[1..]), none());
+    }
+
+    #[test]
+    fn a_server_that_must_be_separated_does_not_start_without_a_proc_of_its_own() {
+        let required = format!("node.sandbox = 'required'\n{ONE}");
+        assert_eq!(check_on(&required, &[Protection::CallFilter]), none());
+        let (problems, _) = check_on(&required, &[Protection::OwnProc]);
+        assert!(problems[0].contains("`own_proc` (not here)"), "{problems:?}");
+        let network = format!("{required}network = 'none'\n");
+        let (problems, _) = check_on(&network, &[Protection::Network]);
+        assert!(problems[0].contains("`network` (not here)"), "{problems:?}");
+        assert_eq!(check_on(&required, &[Protection::Network]), none());
+    }
+
+    #[test]
+    fn a_setting_without_effect_is_a_warning_that_names_it() {
+        let lists = format!("{ONE}write_paths = ['/srv']\n");
+        assert_eq!(check_on(&lists, &[]), none());
+        let (problems, warnings) = check_on(&lists, &[Protection::WriteList]);
+        assert_eq!((problems.len(), warnings.len()), (0, 1));
+        assert!(warnings[0].contains("`tenants.acme.backends.main.write_paths`"), "{warnings:?}");
+        let (_, warnings) = check_on(&format!("{lists}sandbox = 'none'\n"), &[]);
+        assert!(warnings[0].contains("has no effect with `sandbox = \"none\"`"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_redis_that_a_server_can_reach_needs_a_password() {
+        let open = format!("store.url = 'redis://h'\n{ONE}");
+        let (problems, warnings) = check_on(&open, &[]);
+        assert!(problems.is_empty());
+        assert!(warnings[0].contains("`store.password_file`"), "{warnings:?}");
+        assert!(warnings[0].contains("`tenants.acme.backends.main.network"), "{warnings:?}");
+        let confined = format!("{open}network = 'none'\n");
+        assert_eq!(check_on(&confined, &[]), none());
+        assert_eq!(check_on(&confined, &[Protection::Network]).1.len(), 2);
+        let secret = open.replace("redis://h", "redis://:secret@h");
+        assert_eq!(check_on(&secret, &[]), none());
+        let native =
+            "store.url = 'redis://h'\n[tenants.acme.backends.main]\nkind = 'native'\nname = 'x'\n";
+        assert_eq!(check_on(native, &[]), none());
+    }
+
+    #[test]
+    fn a_bound_of_a_cgroup_needs_one() {
+        let (problems, _) = check_on(&format!("{ONE}cpu_percent_max = 50\n"), &[]);
+        assert!(problems[0].contains("`node.cgroup`, with the controller `cpu`"), "{problems:?}");
+        let missing = [Protection::Cgroup];
+        let (problems, _) = check_on(&format!("node.cgroup = '/nowhere'\n{ONE}"), &missing);
+        assert!(problems[0].contains("`node.cgroup` cannot be used: not here"), "{problems:?}");
+    }
+}
