@@ -211,12 +211,10 @@ impl Handle {
     /// sessions on other nodes. A session that is created here meanwhile is released as well, until
     /// [`Handle::close`]. [`Handle::cancel_drain`] takes it back, after this future was dropped.
     pub async fn drain(&self, grace: Duration) {
+        self.begin_drain();
         if !self.node.has_peers() {
-            self.node.registry.refuse();
             return self.end_all(grace).await;
         }
-        self.node.registry.drain();
-        self.cluster().set_draining(true);
         let sessions = self.sessions();
         tracing::info!(sessions, "draining started");
         if timeout(grace, self.all_gone(StopRequest::HandOver)).await.is_ok() {
@@ -230,6 +228,17 @@ impl Handle {
                 sessions,
                 "releasing sessions failed; other nodes claim them when this one has stopped"
             );
+        }
+    }
+
+    /// The first step of [`Handle::drain`]: from now on a node alone refuses new sessions, and others
+    /// let their peers create them.
+    pub fn begin_drain(&self) {
+        if self.node.has_peers() {
+            self.node.registry.drain();
+            self.cluster().set_draining(true);
+        } else {
+            self.node.registry.refuse();
         }
     }
 

@@ -36,7 +36,7 @@ impl SessionBytes {
     }
 
     /// The share of a tenant.
-    pub(crate) fn share(&self, tenant: &str) -> Share {
+    pub fn share(&self, tenant: &str) -> Share {
         self.budget.share(tenant)
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use budget::{Budget, Share};
 use protocol::SessionId;
 use serde::{Deserialize, Serialize};
 
@@ -215,6 +216,7 @@ struct Program {
     /// What the machine grants to the user of the processes.
     protections: Protections,
     children: Children,
+    shares: StdioShares,
     /// How many processes have exited by themselves since one last sent a message.
     failures: AtomicU32,
 }
@@ -228,8 +230,37 @@ impl StdioBackend {
         protections: Protections,
         children: Children,
     ) -> Self {
+        Self::sharing(name, settings, protections, children, StdioShares::unlimited())
+    }
+
+    /// As [`Self::new`], within the shares of the backend's tenant.
+    pub fn sharing(
+        name: impl Into<String>,
+        settings: StdioSettings,
+        protections: Protections,
+        children: Children,
+        shares: StdioShares,
+    ) -> Self {
         let (name, failures) = (name.into(), AtomicU32::new(0));
-        Self(Arc::new(Program { name, settings, protections, children, failures }))
+        Self(Arc::new(Program { name, settings, protections, children, shares, failures }))
+    }
+}
+
+/// What a tenant may take of the node for its processes.
+#[derive(Clone, Debug)]
+pub struct StdioShares {
+    /// The processes. The link of a further one is down at once.
+    pub children: Share,
+    /// The bytes of lines that a process has written in part. While the share is exceeded, nothing
+    /// more is read from the process; after 5 s the link ends.
+    pub line_bytes: Share,
+}
+
+impl StdioShares {
+    /// Shares without a bound.
+    pub fn unlimited() -> Self {
+        let share = Budget::unlimited().share("");
+        Self { children: share.clone(), line_bytes: share }
     }
 }
 

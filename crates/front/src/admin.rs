@@ -146,6 +146,8 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
         operated.readiness.hold(DRAINING);
         tracing::info!("an operator has the node drain");
         let handle = operated.handle.clone();
+        // Before the answer: then no client gets a new session that ends at once.
+        handle.begin_drain();
         let draining = actix_rt::spawn(async move {
             // Sessions that arrive until the balancer has noticed are released as well.
             loop {

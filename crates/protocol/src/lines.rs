@@ -46,6 +46,11 @@ impl LineSplitter {
         &mut self.buffer
     }
 
+    /// The number of bytes that were read and not returned yet.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Returns the next line that is complete or too long; `None` if more bytes must be read.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {

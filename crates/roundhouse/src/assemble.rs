@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Handle, SessionBytes};
-use budget::{Budget, ShareLimits};
+use actors::Handle;
+use budget::Budget;
 use cluster::Membership;
 use store::Store;
 use telemetry::Readiness;
@@ -37,22 +37,8 @@ impl Plan {
             backends: self.backends.clone(),
             cares: tenants.map(|(name, tenant)| (name.as_str().into(), tenant.care)).collect(),
             membership,
-            session_bytes: self.session_bytes(),
+            session_bytes: self.session_bytes.clone(),
         })
-    }
-
-    /// The budget of the bytes that sessions keep.
-    fn session_bytes(&self) -> SessionBytes {
-        let (total, count) = (self.settings.node.session_bytes_max, self.settings.tenants.len());
-        let tenants = self.settings.tenants.iter().map(|(name, written)| {
-            let limits = &written.tenant.limits;
-            let default_min = usize::MAX;
-            let mut limits_of_one =
-                ShareLimits::of_one(total, count, default_min, limits.session_bytes_max);
-            limits_of_one.min = limits.session_bytes_min.unwrap_or(limits_of_one.min);
-            (name.as_str().into(), limits_of_one)
-        });
-        SessionBytes::new(total, tenants)
     }
 
     /// `settings.front`, with no more connections than the limit of descriptors allows.

@@ -47,6 +47,7 @@ pub mod program;
 mod records;
 mod sandbox;
 pub mod settings;
+mod shares;
 mod signals;
 mod users;
 mod watch;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use actors::SessionBytes;
 use backends::sandbox::{Protections, Sandbox};
 use backends::stdio::{Children, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
@@ -16,6 +17,7 @@ use tenants::{Tenant, Tenants};
 use crate::records::Records;
 use crate::sandbox::Machine;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
+use crate::shares::Budgets;
 use crate::{bounds, files, guard, sandbox, users};
 
 /// Backends by name.
@@ -46,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) protections: Protections,
     /// What an operator should change, though the node starts without it.
     pub(crate) warnings: Vec<String>,
+    /// The budget of the bytes that sessions keep.
+    pub(crate) session_bytes: SessionBytes,
     pub(crate) store: Arc<dyn Store>,
 }
 
@@ -66,7 +70,14 @@ impl Plan {
         sandbox::check(&settings, &machine, &mut problems, &mut warnings);
         let children = Children::new(settings.node.children.clone(), guard, std::env::vars_os());
         let default_sandbox = settings.node.sandbox;
-        let kinds = Kinds { natives, children: &children, machine: &machine, default_sandbox };
+        let budgets = Budgets::of(&settings);
+        let kinds = Kinds {
+            natives,
+            children: &children,
+            machine: &machine,
+            default_sandbox,
+            budgets: &budgets,
+        };
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
         for (name, written) in &settings.tenants {
@@ -106,6 +117,7 @@ impl Plan {
             children,
             protections: machine.for_all(),
             warnings,
+            session_bytes: budgets.session_bytes,
             store,
         })
     }
@@ -117,6 +129,7 @@ struct Kinds<'a> {
     children: &'a Children,
     machine: &'a Machine,
     default_sandbox: Sandbox,
+    budgets: &'a Budgets,
 }
 
 impl Kinds<'_> {
@@ -139,7 +152,10 @@ impl Kinds<'_> {
                 let program = StdioSettings { sandbox, run_as, ..program };
                 let protections = self.machine.protections(&program).clone();
                 let children = self.children.clone();
-                Ok(Arc::new(StdioBackend::new(backend, program, protections, children)))
+                let shares = self.budgets.stdio_shares(tenant);
+                let backend =
+                    StdioBackend::sharing(backend, program, protections, children, shares);
+                Ok(Arc::new(backend))
             }
             BackendSettings::Native(native) => {
                 self.native(&native.name).map_err(|problem| format!("`{at}` {problem}"))

@@ -47,6 +47,9 @@ pub struct Limits {
     /// Bytes of the node's total that no other tenant can use. `None`: half of the total is divided
     /// equally among the tenants.
     pub session_bytes_min: Option<usize>,
+    /// Maximum number of server processes of the tenant on this node; the link of a further one is
+    /// down at once. `None`: half of the node's, or all of them if there is only one tenant.
+    pub children_max: Option<usize>,
     /// Most bytes of the tenant's incomplete bodies on this node, of the node's
     /// `front.bodies_bytes_max`. At the bound the slowest body of the tenant is answered 408 to make
     /// room. Without a value, half of the node's; all of it if the node has only one tenant.
@@ -68,6 +71,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             sessions_max: 10_000,
+            children_max: None,
             session_bytes_max: None,
             session_bytes_min: None,
             bodies_bytes_max: None,

@@ -120,7 +120,7 @@ impl Drop for Child {
         if let Some(unreaped) = self.0.take() {
             // The signal is sent here, since the node may be about to exit.
             unreaped.hang_up();
-            unreaped.permit.0.clone().reap(unreaped);
+            unreaped.permit.children.clone().reap(unreaped);
         }
     }
 }
@@ -140,7 +140,7 @@ impl UnreapedChild {
     }
 
     fn is_guarded(&self) -> bool {
-        self.permit.0.is_guarded()
+        self.permit.children.is_guarded()
     }
 
     pub(super) fn hang_up(&self) {

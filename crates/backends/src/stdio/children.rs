@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use budget::{Held, Share};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 
@@ -113,12 +114,19 @@ impl Children {
         }
     }
 
-    /// Takes a permit for one more child, if one is left.
-    pub(super) fn take_permit(&self) -> Option<ChildPermit> {
+    /// Takes a permit for one more child, if the node and the tenant have one left. The error is
+    /// for the client.
+    pub(super) fn take_permit(&self, share: &Share) -> Result<ChildPermit, &'static str> {
+        let of_tenant = share.take(1).map_err(
+            |_| "the tenant has as many servers as it may on this node; try again later",
+        )?;
         let more = |running| (running < self.0.settings.children_max).then_some(running + 1);
-        self.0.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        self.0
+            .running
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .map_err(|_| "the node has reached its maximum number of servers; try again later")?;
         metrics::CHILDREN.inc();
-        Some(ChildPermit(self.clone()))
+        Ok(ChildPermit { children: self.clone(), _of_tenant: of_tenant })
     }
 
     /// Starts a child. When the future is dropped, the child is killed or never started.
@@ -223,13 +231,16 @@ fn create_cgroup(
 }
 
 /// The permit of one child; released when dropped.
-pub(super) struct ChildPermit(pub(super) Children);
+pub(super) struct ChildPermit {
+    pub(super) children: Children,
+    _of_tenant: Held,
+}
 
 impl Drop for ChildPermit {
     fn drop(&mut self) {
         metrics::CHILDREN.dec();
-        if self.0.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.0.none_left.notify_waiters();
+        if self.children.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.children.0.none_left.notify_waiters();
         }
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
+use budget::{Held, Share, in_granules};
 use bytes::{Buf as _, Bytes};
 use protocol::{Body, Limits, Line, LineSplitter, Message, SessionId};
 use telemetry::LIMITED_BY_CALLER;
@@ -22,6 +23,12 @@ use crate::{EventSender, LinkEvent, ServerEnd};
 /// How long the node reads the output of a process after its end. No process writes to the pipe
 /// any more, so it has all remaining output already.
 const READ_ON: Duration = Duration::from_secs(2);
+
+/// How long a process waits for room for a long line in its tenant's share; then its link ends.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The interval at which it is checked whether there is room.
+const ROOM_RETRY: Duration = Duration::from_millis(50);
 
 /// Maximum length of a logged line of stderr; the rest of the line is dropped.
 const STDERR_LINE_BYTES_MAX: usize = 2 << 10;
@@ -75,10 +82,7 @@ pub(super) async fn host_process(program: Arc<Program>, session: SessionId, end:
 
 async fn start_child(program: &Program) -> Result<Child, String> {
     sleep(program.pause()).await;
-    let permit = program
-        .children
-        .take_permit()
-        .ok_or("the node has reached its maximum number of servers; try again later")?;
+    let permit = program.children.take_permit(&program.shares.children)?;
     program.children.start(permit, &program.settings, &program.protections).await.map_err(|error| {
         program.count_failure();
         not_started(&error)
@@ -245,23 +249,57 @@ fn describe_exit(status: Option<ExitStatus>, is_guarded: bool) -> String {
 struct Lines<R> {
     pipe: R,
     splitter: LineSplitter,
+    /// The bytes of the unended line, as charged to the tenant's share.
+    held: Held,
+}
+
+/// The result of waiting for a line.
+enum Read {
+    Line(Line),
+    /// The pipe has ended or failed.
+    Ended,
+    /// The tenant's share has no room for the unended line.
+    NoRoom,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    fn new(pipe: R, line_bytes_max: usize) -> Self {
-        Self { pipe, splitter: LineSplitter::new(line_bytes_max) }
+    fn new(pipe: R, line_bytes_max: usize, share: &Share) -> Self {
+        let held = Held::nothing(share);
+        Self { pipe, splitter: LineSplitter::new(line_bytes_max), held }
     }
 
-    /// Waits for the next line; `None` at the end of the pipe or after an error. Cancel safe.
-    async fn next(&mut self) -> Option<Line> {
+    /// Waits for the next line. Cancel safe.
+    async fn next(&mut self) -> Read {
         loop {
             if let Some(line) = self.splitter.next_line() {
-                return Some(line);
+                return Read::Line(line);
+            }
+            if !self.charge().await {
+                return Read::NoRoom;
             }
             if let Ok(0) | Err(_) = self.pipe.read_buf(self.splitter.room()).await {
-                return None;
+                return Read::Ended;
             }
         }
+    }
+
+    /// Charges the unended line to the tenant's share. While the share is exceeded, nothing more is
+    /// read. Returns whether there is room.
+    async fn charge(&mut self) -> bool {
+        let bytes = in_granules(self.splitter.buffered());
+        if bytes == self.held.amount() {
+            return true;
+        }
+        let grows = bytes > self.held.amount();
+        self.held.set(bytes);
+        let deadline = Instant::now() + ROOM_WAIT_MAX;
+        while grows && self.held.share().excess() > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(ROOM_RETRY).await;
+        }
+        true
     }
 
     /// The last line, if the pipe ended inside it.
@@ -278,18 +316,25 @@ async fn read_messages(
     sender: EventSender,
 ) -> Option<PipeFailure> {
     let line_bytes_max = program.settings.line_bytes_max;
-    let mut lines = Lines::new(stdout, line_bytes_max);
+    let mut lines = Lines::new(stdout, line_bytes_max, &program.shares.line_bytes);
     let mut junk = Junk::default();
     loop {
         let line = match lines.next().await {
-            Some(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => continue,
-            Some(Line::Whole(line)) => line,
-            Some(Line::TooLong(_)) => {
+            Read::Line(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => continue,
+            Read::Line(Line::Whole(line)) => line,
+            Read::NoRoom => {
+                return Some(PipeFailure::Broke(
+                    "the tenant's sessions and servers keep as many bytes as they may; the server \
+                     wrote a long line"
+                        .to_owned(),
+                ));
+            }
+            Read::Line(Line::TooLong(_)) => {
                 return Some(PipeFailure::Broke(format!(
                     "the server wrote a line of more than {line_bytes_max} bytes"
                 )));
             }
-            None => {
+            Read::Ended => {
                 if lines.take_unended().is_some() {
                     junk.count_line(&program, "the output ended inside a line");
                 }
@@ -360,12 +405,12 @@ async fn write_messages(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<Pip
 
 /// Logs what the process writes to stderr, up to a rate limit (STD-03).
 async fn log_stderr(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<PipeFailure> {
-    let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX);
+    let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX, &program.shares.line_bytes);
     let mut allowance = Allowance { lines: STDERR_BURST, counted: Instant::now(), dropped: 0 };
     loop {
         let line = match lines.next().await {
-            Some(Line::Whole(line) | Line::TooLong(line)) => Some(line),
-            None => lines.take_unended(),
+            Read::Line(Line::Whole(line) | Line::TooLong(line)) => Some(line),
+            Read::Ended | Read::NoRoom => lines.take_unended(),
         };
         match line {
             None => return None,

@@ -35,8 +35,8 @@ print(json.dumps({"jsonrpc": "2.0", "method": "report", "params": {
     "signals_node": can(lambda: signals(node, 0)),
     "reads_victim": can(lambda: reads(victim, "of the victim")),
     "writes_for_victim": can(lambda: writes(victim)),
+    "signals_guard": can(lambda: signals(guard, 18)),
     "kills_victim": can(lambda: signals(victim, 9)),
-    "kills_guard": can(lambda: signals(guard, 9)),
 }}), flush=True)
 "#;
 
@@ -82,7 +82,7 @@ fn outcomes(succeeds: bool) -> Value {
     json!({
         "sees_node": succeeds, "reads_node": succeeds, "signals_node": succeeds,
         "reads_victim": succeeds, "writes_for_victim": succeeds,
-        "kills_victim": succeeds, "kills_guard": succeeds,
+        "kills_victim": succeeds, "signals_guard": succeeds,
     })
 }
 

@@ -4,6 +4,7 @@ mod attacks;
 mod namespaces;
 mod orphans;
 mod protections;
+mod shares;
 mod stage;
 mod stopping;
 mod talking;

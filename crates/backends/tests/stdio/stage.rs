@@ -20,7 +20,7 @@ pub(crate) fn guard() -> Guard {
     Guard { program: env!("CARGO_BIN_EXE_backends-fixture").into(), args: vec!["guard".into()] }
 }
 
-fn environment() -> Vec<(OsString, OsString)> {
+pub(crate) fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().chain([("SECRET".into(), "of the node".into())]).collect()
 }
 

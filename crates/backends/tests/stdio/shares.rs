@@ -1,0 +1,78 @@
+//! What a tenant may take of the node for its servers.
+
+use std::time::Instant;
+
+use backends::stdio::{Children, ChildrenSettings, StdioBackend, StdioShares};
+use backends::{Backend as _, LinkEvent};
+use budget::{Budget, ShareLimits};
+use protocol::SessionId;
+
+use crate::stage::{Talk, environment, python, sh, unprotected};
+
+/// Shares of two tenants, each with at most half.
+fn shares(children: usize, bytes: usize) -> [StdioShares; 2] {
+    let budget = |total| {
+        let limits = ShareLimits::of_one(total, 2, usize::MAX, None);
+        Budget::new(total, ["a", "b"].map(|name| (name.into(), limits)), || {})
+    };
+    let (children, bytes) = (budget(children), budget(bytes));
+    ["a", "b"]
+        .map(|name| StdioShares { children: children.share(name), line_bytes: bytes.share(name) })
+}
+
+fn open(settings: backends::stdio::StdioSettings, shares: &StdioShares, node: &Children) -> Talk {
+    let backend =
+        StdioBackend::sharing("test", settings, unprotected(), node.clone(), shares.clone());
+    Talk { link: backend.open(&SessionId::parse("s").unwrap()) }
+}
+
+fn node() -> Children {
+    Children::new(ChildrenSettings { children_max: 4 }, None, environment())
+}
+
+#[tokio::test]
+async fn the_servers_of_one_tenant_leave_another_its_part() {
+    let node = node();
+    let [one, other] = shares(4, 1 << 20);
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let mut talk = open(sh("cat"), &one, &node);
+        assert!(matches!(talk.next().await, Some(LinkEvent::Up)));
+        running.push(talk);
+    }
+    let reason = open(sh("cat"), &one, &node).down().await;
+    assert!(reason.contains("the tenant has as many servers as it may"), "{reason}");
+    let mut talk = open(sh("cat"), &other, &node);
+    assert!(matches!(talk.next().await, Some(LinkEvent::Up)), "the other tenant has its part");
+    drop((running, talk));
+    node.stopped().await;
+    assert_eq!(one.children.used(), 0);
+}
+
+/// Writes a long line without an end, and then waits.
+const UNENDED: &str = r#"
+import sys, time
+sys.stdout.write("x" * 3_000_000)
+sys.stdout.flush()
+time.sleep(60)
+"#;
+
+#[tokio::test]
+async fn a_long_line_waits_for_room_in_the_share_and_then_ends_its_link() {
+    let node = node();
+    let [one, other] = shares(4, 2 << 20);
+    let begun = Instant::now();
+    let mut talk = open(python(UNENDED), &one, &node);
+    assert!(matches!(talk.next().await, Some(LinkEvent::Up)));
+    let mut quiet = open(sh("cat"), &other, &node);
+    assert!(matches!(quiet.next().await, Some(LinkEvent::Up)));
+    let reason = talk.down().await;
+    assert!(reason.contains("keep as many bytes as they may"), "{reason}");
+    assert!(begun.elapsed().as_secs() >= 5, "it waits for room first");
+    assert!(one.line_bytes.used() < 2 << 20, "little more than the share was read");
+    quiet.send(r#"{"jsonrpc":"2.0","method":"x"}"#);
+    assert!(quiet.next_text().await.contains("\"x\""), "the other tenant's server goes on");
+    drop((talk, quiet));
+    node.stopped().await;
+    assert_eq!(one.line_bytes.used(), 0);
+}
