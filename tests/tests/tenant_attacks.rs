@@ -150,7 +150,7 @@ fn checked_memory(config: &str) -> Result<u64> {
     let checked =
         std::process::Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
     let text = String::from_utf8(checked.stdout)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("memory: at most "));
+    let line = text.lines().find_map(|line| line.strip_prefix("memory: about "));
     let mib = line.and_then(|line| line.split_once(" MiB")).context(text.clone())?.0;
     Ok(mib.parse::<u64>()? << 20)
 }

@@ -15,7 +15,7 @@ use tenants::{Principal, Tenant};
 use tokio::sync::{Notify, watch};
 
 use crate::metrics;
-use crate::session::{SessionHandle, StopRequest};
+use crate::session::SessionHandle;
 use crate::unconfirmed::Unconfirmed;
 
 /// The number of shards, chosen so that threads seldom wait for each other.
@@ -161,7 +161,7 @@ impl Registry {
         sessions_max: usize,
         share: &Share,
     ) -> Result<Slot, Refusal> {
-        if share.is_exhausted() {
+        if share.is_exceeded() {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
         }
@@ -223,8 +223,11 @@ impl Registry {
     /// tenant's oldest such session ends.
     pub(crate) fn add_unconfirmed(&self, handle: &Arc<SessionHandle>, most: usize) {
         if let Some(oldest) = self.unconfirmed.add(handle, most) {
-            metrics::UNCONFIRMED_EVICTED.inc();
-            oldest.send_stop_request(StopRequest::Stop);
+            if oldest.evict() {
+                metrics::UNCONFIRMED_EVICTED.inc();
+            } else {
+                self.unconfirmed.put_back(oldest);
+            }
         }
     }
 

@@ -40,9 +40,12 @@ const STEPS: [Relief; 5] = [
 /// How long sessions have to perform a step before the next one is judged.
 const STEP_TIME: Duration = Duration::from_millis(20);
 
-/// The shortest time between two rounds of all steps, so that sessions that cannot release anything
-/// are not asked all the time.
-const ROUND_TIME: Duration = Duration::from_millis(500);
+/// The shortest time between two rounds of all steps. It doubles while a round does not suffice, so
+/// that sessions that cannot release anything are not asked all the time.
+const ROUND_TIME_MIN: Duration = Duration::from_millis(500);
+
+/// The longest time between two rounds.
+const ROUND_TIME_MAX: Duration = Duration::from_secs(8);
 
 /// The interval at which the metrics of the budget are brought up to date.
 const SHOWN_EVERY: Duration = Duration::from_secs(5);
@@ -57,11 +60,20 @@ fn is_relieved(share: &Share) -> bool {
 pub(crate) async fn relieve_tenants(bytes: SessionBytes, node: Weak<Node>) {
     loop {
         bytes.exceeded().await;
-        while let Some(share) = bytes.budget().most_excessive().cloned() {
-            let Some(node) = node.upgrade() else { return };
-            relieve(&node, &share).await;
-            drop(node);
-            tokio::time::sleep(ROUND_TIME).await;
+        let mut pause = ROUND_TIME_MIN;
+        loop {
+            let exceeded: Vec<Share> = bytes.budget().exceeded().cloned().collect();
+            if exceeded.is_empty() {
+                break;
+            }
+            for share in exceeded {
+                let Some(node) = node.upgrade() else { return };
+                if !relieve(&node, &share).await && pause == ROUND_TIME_MIN {
+                    warn_of(&share);
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(ROUND_TIME_MAX);
         }
     }
 }
@@ -74,7 +86,9 @@ pub(crate) async fn show_session_bytes(bytes: SessionBytes, node: Weak<Node>) {
     }
 }
 
-async fn relieve(node: &Arc<Node>, share: &Share) {
+/// Asks the sessions of a tenant to release bytes, step by step. Returns whether they keep as many
+/// as they may.
+async fn relieve(node: &Arc<Node>, share: &Share) -> bool {
     metrics::RELIEFS.inc();
     for step in STEPS {
         node.registry.for_each(|session| {
@@ -84,9 +98,13 @@ async fn relieve(node: &Arc<Node>, share: &Share) {
         });
         tokio::time::sleep(STEP_TIME).await;
         if is_relieved(share) {
-            return;
+            break;
         }
     }
+    !share.is_exceeded()
+}
+
+fn warn_of(share: &Share) {
     tracing::warn!(
         tenant = &**share.tenant(),
         bytes = share.used(),

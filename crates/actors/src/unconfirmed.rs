@@ -25,6 +25,11 @@ impl Unconfirmed {
         if sessions.len() > most.max(1) { sessions.pop_front() } else { None }
     }
 
+    /// Puts the oldest session back: it could not be told to end.
+    pub(crate) fn put_back(&self, oldest: Arc<SessionHandle>) {
+        self.lock().entry(Arc::clone(oldest.tenant())).or_default().push_front(oldest);
+    }
+
     /// Removes a session, if it is here. The newest are looked at first: most clients complete the
     /// handshake at once.
     pub(crate) fn remove(&self, handle: &SessionHandle) {

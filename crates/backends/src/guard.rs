@@ -57,6 +57,7 @@ pub(crate) use self::probe::read_line;
 pub(crate) use self::processes::processes;
 use self::processes::{kill_child, kill_descendants};
 use self::server::OwnStreams;
+pub(crate) use self::server::for_server;
 
 /// The exit status of shells for a command that was not found.
 pub(crate) const NOT_FOUND: i32 = 127;
@@ -188,7 +189,10 @@ fn run_server(
     let status = streams
         .close()
         .and_then(|()| server::wait_for(signals, server.id(), server::terminate_own_group));
-    kill_descendants();
+    // The kernel ends a PID namespace with its process 1.
+    if getpid() != Pid::INIT {
+        kill_descendants();
+    }
     Ok(server::shell_status(status?))
 }
 

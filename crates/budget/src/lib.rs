@@ -43,7 +43,8 @@ struct Shares {
 /// The state that all shares have in common.
 pub(crate) struct Total {
     pub(crate) max: usize,
-    /// The sum over all tenants of what is used, or of the minimum if that is larger.
+    /// The sum over all tenants of what they use, but at least the minimum and at most the maximum of
+    /// each.
     pub(crate) committed: AtomicUsize,
     /// Called when a share exceeds its bounds.
     pub(crate) on_excess: Box<dyn Fn() + Send + Sync>,
@@ -111,9 +112,9 @@ impl Budget {
         self.0.total.committed.load(Ordering::Relaxed)
     }
 
-    /// The share that exceeds its bounds most; `None` if none does.
-    pub fn most_excessive(&self) -> Option<&Share> {
-        self.shares().filter(|share| share.excess() > 0).max_by_key(|share| share.excess())
+    /// The shares that exceed their bounds.
+    pub fn exceeded(&self) -> impl Iterator<Item = &Share> {
+        self.shares().filter(|share| share.is_exceeded())
     }
 }
 

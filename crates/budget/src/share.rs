@@ -63,10 +63,9 @@ impl Share {
         Ok(held)
     }
 
-    /// Whether the tenant can take nothing more.
-    pub fn is_exhausted(&self) -> bool {
-        let used = self.used();
-        used >= self.max() || (used >= self.0.min && self.committed() >= self.0.total.max)
+    /// Whether the tenant has to release something.
+    pub fn is_exceeded(&self) -> bool {
+        self.excess() > 0
     }
 
     /// How much the tenant has to release: what exceeds its maximum, or else its part of what
@@ -98,7 +97,7 @@ impl Share {
         let before = self.0.used.fetch_sub(amount, Ordering::Relaxed);
         debug_assert!(before >= amount, "more was released than charged");
         let after = before.saturating_sub(amount);
-        let freed = before.max(self.0.min) - after.max(self.0.min);
+        let freed = self.committed_by(before) - self.committed_by(after);
         self.0.total.committed.fetch_sub(freed, Ordering::Relaxed);
     }
 
@@ -107,7 +106,7 @@ impl Share {
     fn add(&self, amount: usize) -> (usize, usize) {
         let before = self.0.used.fetch_add(amount, Ordering::Relaxed);
         let after = before.saturating_add(amount);
-        let more = after.max(self.0.min) - before.max(self.0.min);
+        let more = self.committed_by(after) - self.committed_by(before);
         let committed = self.0.total.committed.fetch_add(more, Ordering::Relaxed);
         (after, committed.saturating_add(more))
     }
@@ -119,6 +118,12 @@ impl Share {
             return Err(Exhausted);
         }
         Ok(())
+    }
+
+    /// What the tenant takes of the total when it uses so much: at least its minimum, and at most its
+    /// maximum. What it records above its maximum is not taken from the others.
+    fn committed_by(&self, used: usize) -> usize {
+        used.clamp(self.0.min, self.max())
     }
 
     fn committed(&self) -> usize {

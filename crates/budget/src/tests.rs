@@ -18,7 +18,7 @@ fn a_tenant_takes_what_is_free_but_never_the_minimum_of_another() {
     let (a, b) = (budget.share("a"), budget.share("b"));
     assert_eq!(a.take(81).unwrap_err(), Exhausted);
     let all_of_a = a.take(80).unwrap();
-    assert!(a.is_exhausted());
+    assert!(!a.is_exceeded());
     assert!(a.take(1).is_err());
     let minimum_of_b = b.take(20).unwrap();
     assert!(b.take(1).is_err());
@@ -48,10 +48,10 @@ fn what_is_held_already_may_exceed_the_share_and_notifies() {
     let mut held = Held::nothing(&budget.share("a"));
     held.set(10);
     assert_eq!(notified.load(Ordering::Relaxed), 0);
-    assert!(budget.most_excessive().is_none());
+    assert!(budget.exceeded().next().is_none());
     held.set(12);
     assert_eq!(notified.load(Ordering::Relaxed), 1);
-    assert_eq!(budget.most_excessive().unwrap().excess(), 2);
+    assert_eq!(budget.exceeded().next().unwrap().excess(), 2);
     held.set(5);
     assert_eq!(budget.share("a").excess(), 0);
 }
@@ -64,9 +64,19 @@ fn above_the_total_a_tenant_within_its_minimum_has_no_excess() {
     b.set(20);
     assert_eq!(budget.share("a").excess(), 20, "30 are kept for b");
     assert_eq!(budget.share("b").excess(), 0);
-    assert!(!budget.share("b").is_exhausted());
-    b.set(30);
-    assert!(budget.share("b").is_exhausted());
+    b.set(31);
+    assert_eq!(budget.share("b").excess(), 1);
+}
+
+#[test]
+fn what_a_tenant_records_above_its_maximum_is_not_taken_from_the_others() {
+    let budget = budget(100, &[("a", 0, 50), ("b", 0, 50)]);
+    let mut a = Held::nothing(&budget.share("a"));
+    a.set(5_000);
+    assert_eq!((budget.share("a").excess(), budget.committed()), (4_950, 50));
+    assert!(budget.share("b").take(50).is_ok());
+    a.set(10);
+    assert_eq!(budget.committed(), 10);
 }
 
 #[test]

@@ -57,13 +57,15 @@ impl Admission<'_> {
         }
     }
 
-    /// Accepts a request that may have been run already.
+    /// Accepts a request that may have been run already. It was accepted once, so the budget does not
+    /// refuse it.
     pub(crate) fn take_again(
         &mut self,
         context: &mut StepContext<'_>,
         post: PostId,
         request: Request,
     ) {
+        self.is_budget_exhausted = false;
         let answering = &mut self.delivery.answering;
         let Answering { ended, persisted, .. } = answering;
         if ended.is_cancelled(&request.id) || persisted.is_cancelled(&request.id) {

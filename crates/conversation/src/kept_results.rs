@@ -58,6 +58,10 @@ impl KeptResults {
         self.0.push(KeptResult { request, data, changes_state, until });
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The bytes of the kept results.
     pub(crate) fn bytes(&self) -> usize {
         self.0.iter().map(|kept| kept.data.len()).sum()

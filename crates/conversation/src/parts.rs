@@ -293,7 +293,9 @@ impl Parts {
                 streams.trim_settled(context, barrier, posts, server_requests);
             }
             BudgetVerdict::Sleep => {
-                if self.idle_times(context.setup).may_sleep_now() {
+                // Kept results and waiting messages are in no log.
+                let keeps_nothing = self.kept.is_empty() && self.waiting.len() == 0;
+                if keeps_nothing && self.idle_times(context.setup).may_sleep_now() {
                     self.link.close_link(context);
                     self.lifecycle.fall_asleep();
                 }

@@ -134,6 +134,11 @@ impl Session {
         self.parts.kept_bytes()
     }
 
+    /// The number of the oldest event that a client can request again.
+    pub fn first_kept_event(&self) -> u64 {
+        self.parts.streams.log().first()
+    }
+
     /// Has the client completed the handshake?
     pub fn is_live(&self) -> bool {
         self.parts.handshake.is_live()

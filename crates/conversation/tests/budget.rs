@@ -84,3 +84,21 @@ fn every_kind_of_bytes_counts_and_is_given_back() {
     world.wait(1_000_000);
     assert!(world.session.kept_bytes() < idle + 600, "the log and its message have expired");
 }
+
+#[test]
+fn a_session_with_a_message_that_waits_does_not_leave_memory() {
+    let mut world = World::with(limits(), Rerun::Annotated, Some(60)).alive(NEW, "{}");
+    world.send_from_server(protocol::Notification::new(protocol::Method::ToolsListChanged, None));
+    world.step(Event::Budget(BudgetVerdict::Sleep));
+    assert_eq!(world.over, None, "no log holds the message");
+}
+
+#[test]
+fn a_request_that_is_posted_again_is_not_refused() {
+    let mut world = World::with(limits(), Rerun::Always, None).alive(NEW, "{}");
+    world.step(Event::Budget(BudgetVerdict::Exhausted));
+    let again = world
+        .post_again(r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"echo"}}"#);
+    world.answer(5, "done");
+    assert_eq!(world.gist(again), ["5 result"]);
+}

@@ -39,7 +39,7 @@ const LINGER: Duration = Duration::from_secs(5);
 const SHUTDOWN_SECS_MAX: u64 = 3_600;
 
 /// Listens for clients and for operators. `bodies` is the memory for unfinished bodies
-/// ([`Settings::body_shares`]). Call it within an actix system: sessions run on the workers'
+/// ([`Settings::body_budget`]). Call it within an actix system: sessions run on the workers'
 /// arbiters. Both sockets are bound when it returns.
 pub fn serve(
     settings: &Settings,

@@ -10,7 +10,16 @@ use crate::settings::{BackendSettings, Problems, Settings};
 const ENVELOPE_BYTES: usize = 64 << 10;
 
 /// Adds a problem for each two limits that contradict each other.
+/// Below it, a single large message would exceed the bytes of all sessions.
+const SESSION_BYTES_MIN: usize = 1 << 20;
+
 pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: &mut Problems) {
+    let bytes = settings.node.session_bytes_max;
+    if bytes < SESSION_BYTES_MIN {
+        problems.add(format!(
+            "`node.session_bytes_max` is {bytes}; sessions need at least {SESSION_BYTES_MIN} bytes"
+        ));
+    }
     check_bodies(settings, problems);
     check_messages(settings, cluster, problems);
 }

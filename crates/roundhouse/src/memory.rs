@@ -1,8 +1,9 @@
 //! How much memory a node may need under its settings.
 //!
 //! The figure is the sum of the bounds that are counted in bytes, and of what each countable thing
-//! needs besides. It is an upper bound for a node whose clients and servers do their worst, not an
-//! estimate of what an honest load needs.
+//! needs besides: for a node whose clients and servers do their worst, not for an honest load. What
+//! no budget counts is not in it: responses that the HTTP layer is writing, the queues between a
+//! session and a server's process, and logs of sessions that sleep in a store in memory.
 
 use crate::settings::{BackendSettings, Settings};
 
@@ -67,9 +68,10 @@ impl Memory {
     pub(crate) fn summary(&self) -> String {
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         format!(
-            "memory: at most {} MiB ({} MiB that sessions keep, {} MiB of incomplete bodies, {} MiB for \
-             connections, {} MiB for sessions, {} MiB for servers, {} MiB for each peer); Redis and \
-             the tenants' servers are not counted",
+            "memory: about {} MiB at most ({} MiB that sessions keep, {} MiB of incomplete bodies, {} MiB for \
+             connections, {} MiB for sessions, {} MiB for servers, {} MiB for a peer); not counted: \
+             responses while they are written, messages between sessions and servers, sessions that \
+             sleep in a store in memory, and the servers themselves",
             mib(self.total()),
             mib(self.sessions_bytes),
             mib(self.bodies_bytes),
@@ -93,7 +95,10 @@ mod tests {
         settings.node.session_bytes_max = 272 << 20;
         let memory = Memory::of(&settings, 0);
         assert_eq!(memory.total(), 500 << 20);
-        assert!(memory.summary().starts_with("memory: at most 500 MiB (272 MiB"), "{memory:?}");
+        assert!(
+            memory.summary().starts_with("memory: about 500 MiB at most (272 MiB"),
+            "{memory:?}"
+        );
         settings.sessions.sessions_max = 1 << 10;
         assert_eq!(Memory::of(&settings, 0).total(), 510 << 20);
     }

@@ -152,7 +152,9 @@ mod linux {
 
     /// Makes standard input a socket, from which [`receive`] takes standard input and `settings`.
     fn send(settings: &[Setting]) -> Result<(), Error> {
-        let mut memory = memfd_create("settings", MemfdFlags::CLOEXEC)
+        // Some systems refuse a memory file that could be run, and older ones do not know the flag.
+        let mut memory = memfd_create("settings", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| memfd_create("settings", MemfdFlags::CLOEXEC))
             .map(File::from)
             .map_err(|error| while_doing("creating a memory file")(error.into()))?;
         let mut bytes = Vec::new();

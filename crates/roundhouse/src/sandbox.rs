@@ -71,6 +71,23 @@ impl Machine {
     }
 }
 
+/// Adds a warning for each server without protections that runs as the same user as a separated
+/// server of another tenant: the kernel gives it every right over that one.
+fn warn_of_mixed_servers(settings: &Settings, warnings: &mut Vec<String>) {
+    let all: Vec<_> = stdio_backends(settings).collect();
+    let (open, separated): (Vec<_>, Vec<_>) =
+        all.iter().partition(|(_, _, stdio)| stdio.sandbox() == Sandbox::None);
+    for (tenant, key, stdio) in open {
+        if separated.iter().any(|(other, _, one)| other != tenant && one.user == stdio.user) {
+            warnings.push(format!(
+                "`{key}` has no protections and runs as the same user as separated servers of other \
+                 tenants, which it can read and control; give it a `user` of its own, or a node of \
+                 its own"
+            ));
+        }
+    }
+}
+
 /// Adds a problem for each server that must not start on this machine, and a warning for each that
 /// runs with less than its settings ask for.
 pub(crate) fn check(
@@ -80,6 +97,7 @@ pub(crate) fn check(
     warnings: &mut Vec<String>,
 ) {
     let tenants_with_stdio = stdio_tenants(settings);
+    warn_of_mixed_servers(settings, warnings);
     for (_, key, stdio) in stdio_backends(settings) {
         let protections = machine.protections(&stdio);
         let missing = missing(&stdio, protections);

@@ -58,11 +58,15 @@ pub struct Limits {
 
 impl Limits {
     pub(crate) fn check(&self, name: &str) -> Result<(), Error> {
-        let zero = |limit: &'static str| Err(Error::LimitZero { name: name.into(), limit });
-        match self {
-            Self { sessions_max: 0, .. } => zero("limits.sessions_max"),
-            Self { bodies_bytes_max: Some(0), .. } => zero("limits.bodies_bytes_max"),
-            _ => Ok(()),
+        let limits = [
+            ("limits.sessions_max", Some(self.sessions_max)),
+            ("limits.children_max", self.children_max),
+            ("limits.session_bytes_max", self.session_bytes_max),
+            ("limits.bodies_bytes_max", self.bodies_bytes_max),
+        ];
+        match limits.into_iter().find(|(_, limit)| *limit == Some(0)) {
+            Some((limit, _)) => Err(Error::LimitZero { name: name.into(), limit }),
+            None => Ok(()),
         }
     }
 }

@@ -73,8 +73,8 @@ impl Sink {
     }
 
     /// As [`ReplyQueue::cut_unread`].
-    pub(crate) fn cut_unread(&self, from: usize, share: &Share) -> bool {
-        self.queue.cut_unread(from, share)
+    pub(crate) fn cut_unread(&self, from: usize, first_kept: u64, share: &Share) -> bool {
+        self.queue.cut_unread(from, first_kept, share)
     }
 
     /// Ends the stream. Returns the queue if its reader has yet to read bytes that are charged.
@@ -218,11 +218,12 @@ impl ReplyQueue {
     }
 
     /// Cuts a stream that holds at least `from` unread bytes, all of which the client can request
-    /// again. The unread events are dropped. Returns whether it was cut.
-    pub(crate) fn cut_unread(&self, from: usize, share: &Share) -> bool {
+    /// again: the log keeps the events from `first_kept` on. The unread events are dropped. Returns
+    /// whether it was cut.
+    pub(crate) fn cut_unread(&self, from: usize, first_kept: u64, share: &Share) -> bool {
         let mut state = self.lock();
         let is_full = state.phase != Phase::Left && state.bytes >= from.max(1);
-        if !is_full || !state.is_logged() {
+        if !is_full || !state.is_logged(first_kept) {
             return false;
         }
         let unread = state.take_unread(share);
@@ -316,10 +317,12 @@ impl State {
     }
 
     /// Whether the log holds every unread message, and the head of the stream was read: then a
-    /// client that is cut can request them again.
-    fn is_logged(&self) -> bool {
+    /// client that is cut can request them again. The log keeps the events from `first_kept` on.
+    fn is_logged(&self, first_kept: u64) -> bool {
         let is_logged = |event: &ReplyEvent| match event {
-            ReplyEvent::Frame(Frame::Message { id, .. }) => id.is_some(),
+            ReplyEvent::Frame(Frame::Message { id, .. }) => {
+                id.is_some_and(|id| id.number >= first_kept)
+            }
             ReplyEvent::Frame(_) => true,
             _ => false,
         };
@@ -501,15 +504,16 @@ mod tests {
         let share = share();
         let (sink, queue) = Sink::new(SinkId(1), bounds, true);
         assert_eq!(sink.write(logged(2 * GRANULE_BYTES), &share), Wrote::Taken);
-        assert!(!sink.cut_unread(2 * GRANULE_BYTES + 1, &share), "it holds less");
-        assert!(sink.cut_unread(2 * GRANULE_BYTES, &share));
+        assert!(!sink.cut_unread(2 * GRANULE_BYTES + 1, 1, &share), "it holds less");
+        assert!(!sink.cut_unread(2 * GRANULE_BYTES, 2, &share), "the log has dropped the event");
+        assert!(sink.cut_unread(2 * GRANULE_BYTES, 1, &share));
         assert_eq!(share.used(), 0);
         assert_eq!(take(&queue), Poll::Ready(Some("abort".into())));
         assert_eq!(take(&queue), Poll::Ready(None));
 
         let (sink, _queue) = Sink::new(SinkId(2), bounds, true);
         assert_eq!(sink.write(message(2 * GRANULE_BYTES), &share), Wrote::Taken);
-        assert!(!sink.cut_unread(GRANULE_BYTES, &share));
+        assert!(!sink.cut_unread(GRANULE_BYTES, 1, &share));
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(crate) struct SessionActor {
     exchanges: usize,
     /// The bytes that the session keeps, as charged to its tenant's share.
     kept: Held,
+    /// No event is dropped for relief before this time: a stream was cut, and its client may resume.
+    keeps_events_until: Millis,
     /// Whether the client has completed the handshake, as far as the registry knows.
     is_confirmed: bool,
     /// Whether the session was told that the tenant's share is used up.
@@ -124,6 +126,7 @@ impl SessionActor {
             timer_fired: false,
             exchanges: 0,
             kept,
+            keeps_events_until: Millis(0),
             is_confirmed: false,
             is_budget_exhausted: false,
         }
@@ -327,7 +330,7 @@ impl SessionActor {
     /// Tells the session whether its tenant's share is used up, if that has changed. Called before
     /// each request.
     fn judge_budget(&mut self, now: Millis) {
-        let is_exhausted = self.handle.share.is_exhausted();
+        let is_exhausted = self.handle.share.is_exceeded();
         if is_exhausted != self.is_budget_exhausted {
             self.is_budget_exhausted = is_exhausted;
             let verdict =
@@ -344,12 +347,23 @@ impl SessionActor {
         match relief {
             Relief::CutQueues { from } => {
                 let (following, share) = (&mut self.following, &self.handle.share);
-                self.sinks
-                    .cut_unread(from, share, |sink| following.push(Event::SinkClosed { sink }));
+                let first_kept = self.session.first_kept_event();
+                let is_cut = self.sinks.cut_unread((from, first_kept), share, |sink| {
+                    following.push(Event::SinkClosed { sink });
+                });
+                if is_cut {
+                    self.keeps_events_until = clock::now().plus(self.context.settings.hold_ms);
+                }
                 self.run_until_idle(clock::now());
             }
-            // Handled when the node may act for the session; it is repeated if it is dropped.
-            Relief::Verdict(verdict) => self.receive(Event::Budget(verdict), None),
+            // The clients whose streams were cut have as long to resume as all others.
+            Relief::Verdict(BudgetVerdict::Trim) if clock::now() < self.keeps_events_until => {}
+            // It is repeated, so it need not wait for the lease.
+            Relief::Verdict(verdict) => {
+                if self.may_act() {
+                    self.receive(Event::Budget(verdict), None);
+                }
+            }
         }
     }
 
@@ -496,6 +510,11 @@ impl Handler<SessionMessage> for SessionActor {
                 actor.run_until_idle(clock::now());
             }
             SessionMessage::Relieve(relief) => actor.relieve(relief),
+            SessionMessage::Evict => {
+                if !actor.session.is_live() {
+                    actor.receive(Event::Stopping, None);
+                }
+            }
             SessionMessage::CancelStop => {
                 actor.is_draining = false;
                 actor.receive(Event::HandOverCancelled, None);

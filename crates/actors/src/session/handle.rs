@@ -140,6 +140,12 @@ impl SessionHandle {
         let _ = self.mailbox.try_send(SessionMessage::Wake);
     }
 
+    /// Ends the session, unless its client has completed the handshake meanwhile. Returns whether the
+    /// session was told: not if its mailbox is full.
+    pub(crate) fn evict(&self) -> bool {
+        !matches!(self.mailbox.try_send(SessionMessage::Evict), Err(SendError::Full(_)))
+    }
+
     /// Asks the session to release bytes. If its mailbox is full, the next round asks again.
     pub(crate) fn relieve(&self, relief: Relief) {
         let _ = self.mailbox.try_send(SessionMessage::Relieve(relief));

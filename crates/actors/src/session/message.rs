@@ -17,6 +17,8 @@ pub(crate) enum SessionMessage {
     Wake,
     /// End as soon as no request is in flight.
     Drain,
+    /// End, unless the client has completed the handshake.
+    Evict,
     /// Release bytes.
     Relieve(Relief),
     /// Neither end nor be released as soon as no request is in flight.

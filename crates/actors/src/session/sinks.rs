@@ -8,6 +8,9 @@ use thin_vec::ThinVec;
 
 use crate::reply::{ReplyQueue, Sink};
 
+/// With more finished streams than this, they are not looked at after each event.
+const UNREAD_CHECKED_MAX: usize = 4;
+
 /// The connections of a session that are not finished, or not read to their end. Few of the first:
 /// the session bounds them. The second are bounded by the connections of the session's clients.
 #[derive(Default)]
@@ -41,7 +44,10 @@ impl Sinks {
     pub(super) fn finish(&mut self, id: SinkId, ending: Ending) {
         let Some(sink) = self.take(id) else { return };
         if let Some(unread) = sink.finish(ending) {
-            self.unread.retain(|queue| queue.is_charged());
+            // Only when it would grow, so that each stream is looked at a few times at most.
+            if self.unread.len() == self.unread.capacity() {
+                self.unread.retain(|queue| queue.is_charged());
+            }
             self.unread.push(unread);
         }
     }
@@ -53,16 +59,31 @@ impl Sinks {
         taken
     }
 
-    /// Cuts the streams that hold at least `from` unread bytes, and calls `cut` with the id of each.
-    pub(super) fn cut_unread(&mut self, from: usize, share: &Share, mut cut: impl FnMut(SinkId)) {
-        self.unread.retain(|queue| !queue.cut_unread(from, share) && queue.is_charged());
+    /// Cuts the streams that hold at least `bounds.0` unread bytes, of which the log keeps every
+    /// event from `bounds.1` on. Calls `cut` with the id of each that was not finished. Returns
+    /// whether any was cut.
+    pub(super) fn cut_unread(
+        &mut self,
+        bounds: (usize, u64),
+        share: &Share,
+        mut cut: impl FnMut(SinkId),
+    ) -> bool {
+        let (from, first_kept) = bounds;
+        let mut any = false;
+        self.unread.retain(|queue| {
+            let is_cut = queue.cut_unread(from, first_kept, share);
+            any |= is_cut;
+            !is_cut && queue.is_charged()
+        });
         self.open.retain(|sink| {
-            let is_cut = sink.cut_unread(from, share);
+            let is_cut = sink.cut_unread(from, first_kept, share);
             if is_cut {
+                any = true;
                 cut(sink.id);
             }
             !is_cut
         });
+        any
     }
 
     /// Whether any sink matches.
@@ -90,7 +111,9 @@ impl Sinks {
         if self.open.is_empty() {
             self.open = ThinVec::new();
         }
-        self.unread.retain(|queue| queue.is_charged());
+        if self.unread.len() <= UNREAD_CHECKED_MAX {
+            self.unread.retain(|queue| queue.is_charged());
+        }
         if self.unread.is_empty() {
             self.unread = ThinVec::new();
         }

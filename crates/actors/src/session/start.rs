@@ -78,10 +78,7 @@ pub(crate) fn create_session(
         recorded,
     };
     let registration = registry.register(&handle, slot).ok_or(Refusal::Unavailable)?;
-    // A duplex session ends with its connection, which has a bound of its own.
-    if !is_duplex {
-        registry.add_unconfirmed(&handle, node.settings.unconfirmed_max);
-    }
+    registry.add_unconfirmed(&handle, node.settings.unconfirmed_max);
     let now = clock::now();
     let actor = SessionActor::new(ActorParts {
         context: Arc::clone(node),

@@ -1,9 +1,10 @@
 //! Starts a server and waits for its end: what the guard does outside of a PID namespace, and
 //! process 1 inside of one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
 
@@ -13,6 +14,16 @@ use signal_hook::iterator::Signals;
 
 use super::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
 
+/// The beginning of the names of variables that are for the server only. Some names change how the
+/// dynamic loader and the allocator start a program: with such a variable a server could have code of
+/// its own loaded into its next guard, before anything restricts it.
+const FOR_SERVER: &str = "ROUNDHOUSE_SERVER_";
+
+/// The name under which the guard gets a variable that is for the server.
+pub(crate) fn for_server(name: &str) -> OsString {
+    format!("{FOR_SERVER}{name}").into()
+}
+
 /// The signals that a guard handles. Handlers are installed first: an earlier signal would kill
 /// the guard alone.
 pub(super) fn handled_signals() -> io::Result<Signals> {
@@ -21,7 +32,13 @@ pub(super) fn handled_signals() -> io::Result<Signals> {
 
 /// Starts the server. An error is printed, and is the status of shells for it.
 pub(super) fn start(program: &OsString, args: &[OsString]) -> Result<Child, i32> {
-    Command::new(program).args(args).spawn().map_err(|error| {
+    let mut command = Command::new(program);
+    for (name, value) in std::env::vars_os() {
+        if let Some(own) = name.as_bytes().strip_prefix(FOR_SERVER.as_bytes()) {
+            command.env_remove(&name).env(OsStr::from_bytes(own), value);
+        }
+    }
+    command.args(args).spawn().map_err(|error| {
         let _ = writeln!(io::stderr(), "guard: the command cannot be run: {error}");
         if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE }
     })

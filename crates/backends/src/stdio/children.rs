@@ -21,7 +21,7 @@ use tokio::sync::{Notify, oneshot};
 use super::StdioSettings;
 use super::cgroup::Cgroup;
 use super::child::{Child, UnreapedChild};
-use crate::guard::{Guard, ResourceLimits};
+use crate::guard::{Guard, ResourceLimits, for_server};
 use crate::metrics;
 use crate::sandbox::{Protection, Protections};
 
@@ -195,7 +195,12 @@ impl Children {
             let names = name.map(|name| [("USER", name), ("LOGNAME", name)]);
             command.envs(home.into_iter().chain(names.into_iter().flatten()));
         }
-        command.envs(&settings.env).env(MARK, mark);
+        let is_guarded = self.0.guard.is_some();
+        command.envs(settings.env.iter().map(|(name, value)| {
+            let name = if is_guarded { for_server(name) } else { name.into() };
+            (name, value)
+        }));
+        command.env(MARK, mark);
         if let Some(cwd) = &settings.cwd {
             command.current_dir(cwd);
         }

@@ -24,7 +24,8 @@ use crate::{EventSender, LinkEvent, ServerEnd};
 /// any more, so it has all remaining output already.
 const READ_ON: Duration = Duration::from_secs(2);
 
-/// How long a process waits for room for a long line in its tenant's share; then its link ends.
+/// How long nothing is read from a process while its tenant's share is exceeded. Then a little is
+/// read, or the link ends if the process has written a long line in part.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The interval at which it is checked whether there is room.
@@ -283,19 +284,18 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// Charges the unended line to the tenant's share. While the share is exceeded, nothing more is
-    /// read. Returns whether there is room.
+    /// Charges the unended line to the tenant's share. While the share is exceeded, also by what the
+    /// tenant's sessions keep, nothing is read for up to [`ROOM_WAIT_MAX`]. Returns false if that is
+    /// over and the line is long.
     async fn charge(&mut self) -> bool {
         let bytes = in_granules(self.splitter.buffered());
-        if bytes == self.held.amount() {
-            return true;
+        if bytes != self.held.amount() {
+            self.held.set(bytes);
         }
-        let grows = bytes > self.held.amount();
-        self.held.set(bytes);
         let deadline = Instant::now() + ROOM_WAIT_MAX;
-        while grows && self.held.share().excess() > 0 {
+        while self.held.share().is_exceeded() {
             if Instant::now() >= deadline {
-                return false;
+                return bytes == 0;
             }
             sleep(ROOM_RETRY).await;
         }

@@ -221,3 +221,18 @@ async fn a_server_that_keeps_failing_is_started_with_growing_pauses() {
     // 100 ms after the first failure, 200 ms after the second, 400 ms after the third.
     assert!(begun.elapsed().as_millis() >= 700);
 }
+
+#[tokio::test]
+async fn a_variable_of_the_server_does_not_reach_its_guard() {
+    let script = r#"
+import json, os
+guard = open(f"/proc/{os.getppid()}/environ", "rb").read().decode()
+ours = os.environ["LD_LIBRARY_PATH"]
+print(json.dumps({"jsonrpc": "2.0", "method": "x", "params": {"a": [ours, "\0LD_" in "\0" + guard]}}))
+"#;
+    let mut settings = python(script);
+    settings.env.insert("LD_LIBRARY_PATH".into(), "/nowhere".into());
+    let mut talk = Talk::up(settings, &guarded()).await;
+    let said = talk.next_text().await;
+    assert!(said.contains(r#"["/nowhere", false]"#), "{said}");
+}

@@ -15,7 +15,7 @@ use crate::files;
 #[serde(default)]
 pub struct ClusterSettings {
     /// The authority that signs the nodes' certificates, and this node's own certificate; empty
-    /// for unencrypted links.
+    /// for links that are encrypted with the secret.
     pub tls: TlsSettings,
     /// A file that holds `secret` instead.
     pub secret_file: PathBuf,
