@@ -1,16 +1,16 @@
-//! Where a test's chance comes from: one seed, which it prints.
+//! Random numbers of a test, drawn from one seed, which it prints.
 
-/// A generator that is the same on every machine (SplitMix64).
+/// A generator that gives the same numbers on every machine (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// One that begins at a seed.
+    /// A generator with a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The seed that `SEED` names, else one of this moment.
+    /// The seed in the environment variable `SEED`, or one from the current time.
     pub fn seed() -> u64 {
         let named = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
         named.unwrap_or_else(|| {
@@ -26,17 +26,17 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number of `low..=high`.
+    /// A number in `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.draw() % (high - low + 1)
     }
 
-    /// Yes, in `percent` of a hundred cases.
+    /// True in `percent` of a hundred cases.
     pub fn is(&mut self, percent: u64) -> bool {
         self.draw() % 100 < percent
     }
 
-    /// One of them; there has to be one.
+    /// One of the values; the slice must not be empty.
     pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         let at = usize::try_from(self.draw() % of.len() as u64).unwrap_or(0);
         of[at].clone()

@@ -1,7 +1,7 @@
-//! Nodes under load, to which things happen, and the verdict on what their clients saw: what
-//! the tests of chaos have in common.
+//! Nodes and clients under load, faults of the nodes, and the verdict on the history of the
+//! clients. The tests of chaos share this module.
 //!
-//! `SEED=…` draws the same chances again; `CLIENTS=…` sets how many are at work.
+//! `SEED=…` repeats the random choices of a run; `CLIENTS=…` sets the number of clients.
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 
@@ -21,23 +21,23 @@ use crate::nodes::{Nodes, port};
 /// A lease is 6 s, and a node stops acting 1 s before its end.
 pub const LEASE: Duration = Duration::from_secs(6);
 
-/// How long clients may take to finish what they have begun.
+/// The maximum time for clients to finish their open requests.
 const FINISH: Duration = Duration::from_secs(90);
 
-/// Clients, where nobody says how many.
+/// The number of clients if `CLIENTS` is not set.
 const CLIENTS: u64 = 10;
 
-/// Final responses that a client has had, on average, before the first fault.
+/// The average number of final responses of a client before the first fault.
 const RESULTS_BEFORE: usize = 3;
 
-/// Nodes, clients at work, and the history of both.
+/// Nodes, running clients, and the history of both.
 #[derive(Debug)]
 pub struct Chaos {
-    /// What faults happen to.
+    /// The nodes that the faults affect.
     pub nodes: Nodes,
-    /// What was seen so far.
+    /// The observations so far.
     pub history: History,
-    /// Where the test draws from.
+    /// The random numbers of the test.
     pub chance: Chance,
     load: Load,
     runs: PathBuf,
@@ -45,35 +45,35 @@ pub struct Chaos {
     _folder: tempfile::TempDir,
 }
 
-/// The tests of a program take turns: each wants the whole machine.
+/// The tests of a program run one after another: each needs the whole machine.
 pub async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await
 }
 
-/// A node over the Redis at a URL, whose peers come to this port.
+/// The setup of a node that uses the Redis at a URL and listens for its peers on a port.
 pub fn at(port: u16, redis: &str) -> Setup {
     Setup::demo().with("store.url", redis).with("cluster.listen", format!("127.0.0.1:{port}"))
 }
 
-/// A number that the environment names.
+/// A number from an environment variable.
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 impl Chaos {
-    /// So many nodes over the Redis at a URL, under load.
+    /// Starts this number of nodes, which share the Redis at a URL, and clients.
     pub async fn start(nodes: usize, redis: &str) -> Result<Self> {
         Self::start_from(Chance::seed(), nodes, redis).await
     }
 
-    /// As [`Chaos::start`], with the chances of this seed.
+    /// As [`Chaos::start`], with the random numbers of this seed.
     pub async fn start_from(seed: u64, nodes: usize, redis: &str) -> Result<Self> {
         let setup = |_| -> Result<Setup> { Ok(at(port()?, redis)) };
         Self::start_all(seed, (0..nodes).map(setup).collect::<Result<_>>()?).await
     }
 
-    /// These nodes, each of which knows its Redis, under load.
+    /// Starts nodes with these setups, and clients. Each setup contains the URL of its Redis.
     pub async fn start_with(setups: Vec<Setup>) -> Result<Self> {
         Self::start_all(Chance::seed(), setups).await
     }
@@ -99,31 +99,31 @@ impl Chaos {
         Ok(chaos)
     }
 
-    /// Waits until each node may claim sessions, and clients have had so many final responses.
-    /// Sessions are created while a new process still waits before its first claim.
+    /// Waits until each node may claim sessions and clients have received this number of final
+    /// responses. A new process creates sessions before it may claim any.
     async fn until_at_work(&self, final_responses: usize) -> Result<()> {
         let until = Instant::now() + FINISH;
         while self.figures("roundhouse_stabilising").await?.iter().any(|waits| *waits > 0.0)
             || self.final_responses() < final_responses
         {
-            ensure!(Instant::now() < until, "the nodes or their clients do not get to work");
+            ensure!(Instant::now() < until, "the nodes or their clients did not start to work");
             sleep(Duration::from_millis(50)).await;
         }
         Ok(())
     }
 
-    /// Waits for a time drawn from this range.
+    /// Waits for a random time in this range.
     pub async fn wait(&mut self, low_ms: u64, high_ms: u64) {
         sleep(Duration::from_millis(self.chance.between(low_ms, high_ms))).await;
     }
 
-    /// A node that runs, by chance.
+    /// A random running node.
     pub fn any(&mut self) -> usize {
         let running = self.nodes.running();
         self.chance.pick(&running)
     }
 
-    /// One figure of each node that runs, in their order.
+    /// The value of a metric at each running node, in the order of the nodes.
     pub async fn figures(&self, metric: &str) -> Result<Vec<f64>> {
         let mut figures = Vec::new();
         for node in self.nodes.running() {
@@ -132,7 +132,7 @@ impl Chaos {
         Ok(figures)
     }
 
-    /// How many final responses clients have had so far.
+    /// The number of final responses that clients have received so far.
     pub fn final_responses(&self) -> usize {
         let entries = self.history.entries();
         entries.iter().filter(|entry| matches!(entry.what, What::FinalResponse { .. })).count()
@@ -140,12 +140,13 @@ impl Chaos {
 
     /// Lets the clients finish and reads the history.
     pub async fn judge(self) -> Result<Verdict> {
-        // Whoever has not finished then has requests without a final response, which are shown.
+        // A client that has not finished has requests without a final response; the verdict shows
+        // them.
         let finished = timeout(FINISH, self.load.finish()).await.is_ok();
         self.history.add_runs(&std::fs::read_to_string(&self.runs)?);
         let verdict = self.history.judge();
         println!("SEED={}: {verdict}", self.seed);
-        ensure!(verdict.figures.results > 50, "hardly any load");
+        ensure!(verdict.figures.results > 50, "too few results for a load");
         ensure!(verdict.violations.is_empty(), "SEED={} shows violations", self.seed);
         ensure!(finished, "SEED={}: a client did not finish", self.seed);
         Ok(verdict)

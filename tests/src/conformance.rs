@@ -1,7 +1,7 @@
 //! The public conformance suite.
 //!
-//! Its exit code ignores warnings, so its reports are read instead: a check may pass or
-//! inform, nothing else.
+//! The exit code of the suite ignores warnings, so this module reads the reports of the suite:
+//! each check must have the status success, info or skipped.
 
 use std::fs;
 use std::ops::Range;
@@ -15,12 +15,12 @@ use tokio::process::Command;
 
 use crate::tools;
 
-/// How long one run may take.
+/// The maximum time of one run.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The suite.
+/// The package of the suite.
 const SUITE: &str = "@modelcontextprotocol/conformance";
-/// Its last stable predecessor.
+/// The last stable version before it.
 const SUITE_BEFORE: &str = "conformance-0.1";
 
 /// A part of the suite that a server has to pass.
@@ -28,11 +28,11 @@ const SUITE_BEFORE: &str = "conformance-0.1";
 pub struct Set {
     package: &'static str,
     args: &'static [&'static str],
-    /// How many scenarios must have run at least.
+    /// The minimum number of scenarios that must run.
     scenarios: usize,
 }
 
-/// What was ready for the first revision with Streamable HTTP: little.
+/// The suite has few scenarios for 2025-03-26, the first revision with Streamable HTTP.
 pub const OF_2025_03_26: Set = all(&["--suite", "all", "--spec-version", "2025-03-26"], 1);
 /// Every scenario of 2025-06-18.
 pub const OF_2025_06_18: Set = all(&["--suite", "all", "--spec-version", "2025-06-18"], 27);
@@ -40,39 +40,39 @@ pub const OF_2025_06_18: Set = all(&["--suite", "all", "--spec-version", "2025-0
 pub const OF_2025_11_25: Set = all(&["--suite", "all", "--spec-version", "2025-11-25"], 33);
 /// The frozen requirements of 2025-11-25.
 pub const FROZEN: Set = all(&["--requirements", "2025-11-25"], 30);
-/// Everything of the suite before.
+/// All scenarios of the version before.
 pub const BEFORE: Set = Set { package: SUITE_BEFORE, args: &["--suite", "all"], scenarios: 30 };
-/// All of them.
+/// All sets.
 pub const ALL: [Set; 5] = [OF_2025_03_26, OF_2025_06_18, OF_2025_11_25, FROZEN, BEFORE];
 
 const fn all(args: &'static [&'static str], scenarios: usize) -> Set {
     Set { package: SUITE, args, scenarios }
 }
 
-/// What a run had to say.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// How many scenarios reported.
+    /// The number of scenarios with a report.
     pub ran: usize,
-    /// Scenarios that complain, in the order in which they ran: one after the other.
+    /// Scenarios with failed checks, in the order in which they ran: one after another.
     pub complaints: Vec<Complaint>,
-    /// Whether the suite itself is content.
+    /// Whether the suite itself reports success.
     pub is_content: bool,
-    /// What it printed.
+    /// The output of the suite.
     pub said: String,
 }
 
-/// A scenario that is not content.
+/// A scenario with failed checks.
 #[derive(Debug)]
 pub struct Complaint {
-    /// Its name, and what is wrong.
+    /// The name of the scenario, and the failed checks.
     pub text: String,
-    /// When it began, and when it had its report written.
+    /// The time from the start of the scenario until its report was written.
     pub ran: Range<SystemTime>,
 }
 
 impl Set {
-    /// Runs the set against an endpoint, where nothing may be wrong.
+    /// Runs the set against an endpoint; every check must pass.
     pub async fn passes(self, url: &str) -> Result<()> {
         let Report { ran, complaints, is_content, said } = self.run(url).await?;
         let texts: Vec<String> = complaints.into_iter().map(|complaint| complaint.text).collect();
@@ -82,7 +82,7 @@ impl Set {
         Ok(())
     }
 
-    /// Runs the set, and tells what it says.
+    /// Runs the set and returns its report.
     pub async fn run(self, url: &str) -> Result<Report> {
         let folder = tempfile::tempdir()?;
         let program = tools::installed("node_modules").join(self.package).join("dist/index.js");
@@ -91,14 +91,14 @@ impl Set {
         command.arg("-o").arg(folder.path()).stdin(Stdio::null()).kill_on_drop(true);
         let began = SystemTime::now();
         let output =
-            tokio::time::timeout(PATIENCE, command.output()).await.context("it hangs")??;
+            tokio::time::timeout(PATIENCE, command.output()).await.context("timed out")??;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let (ran, complaints) = read(folder.path(), began)?;
         Ok(Report { ran, complaints, is_content: output.status.success(), said })
     }
 }
 
-/// How many scenarios reported, and what they complain about.
+/// The number of scenarios with a report, and the scenarios with failed checks.
 fn read(folder: &Path, began: SystemTime) -> Result<(usize, Vec<Complaint>)> {
     let mut reports = Vec::new();
     for scenario in fs::read_dir(folder)? {
@@ -112,7 +112,7 @@ fn read(folder: &Path, began: SystemTime) -> Result<(usize, Vec<Complaint>)> {
     let mut since = began;
     for (ended, name, report) in &reports {
         let checks: Vec<Value> = serde_json::from_str(&fs::read_to_string(report)?)?;
-        // SKIPPED stands where a server need not offer something; ours offers all but
+        // SKIPPED: the server need not offer the feature. The fixture offers all features except
         // extensions, which the handshake revisions do not have.
         let is_fine =
             |check: &&Value| ["SUCCESS", "INFO", "SKIPPED"].iter().any(|f| check["status"] == *f);

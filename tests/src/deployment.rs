@@ -1,8 +1,8 @@
-//! A whole cluster as `deploy/local/cluster` starts it: Redis, nodes, and nginx in round
-//! robin before them.
+//! A whole cluster as `deploy/local/cluster` starts it: Redis, nodes, and nginx, which distributes
+//! requests round robin.
 //!
-//! Everything goes through that script, and what runs is read from its `cluster.json`:
-//! what a test sees is what whoever types the commands sees.
+//! Every command goes through that script, and `cluster.json` of the script lists the processes.
+//! So a test uses the same interface as an operator.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,10 +15,10 @@ use tokio::process::Command;
 
 use crate::tools;
 
-/// Longest that any one command of the script may take; each has bounds of its own.
+/// The maximum time of one command of the script; each command has bounds of its own.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// What a deployment is made of.
+/// The parameters of a deployment.
 #[derive(Clone, Debug)]
 pub struct Plan {
     nodes: usize,
@@ -32,7 +32,7 @@ impl Plan {
         Self { nodes: 3, config: None, env: Vec::new() }
     }
 
-    /// Three nodes that host the fixture as a program of its own.
+    /// Three nodes that host the fixture as a separate program.
     pub fn fixture() -> Self {
         let command = tools::built("everything").display().to_string();
         let toml = format!(
@@ -42,31 +42,31 @@ impl Plan {
         Self { config: Some(toml), ..Self::demo() }
     }
 
-    /// What each node's configuration file says.
+    /// The configuration file of each node.
     pub fn config(mut self, toml: impl Into<String>) -> Self {
         self.config = Some(toml.into());
         self
     }
 
-    /// How many nodes.
+    /// The number of nodes.
     pub fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// One setting of every node, over those of the file: `("sessions.idle_secs", 3)`.
+    /// One setting of every node, which overrides the file: `("sessions.idle_secs", 3)`.
     pub fn with(self, key: &str, value: impl ToString) -> Self {
         let key = format!("ROUNDHOUSE__{}", key.to_uppercase().replace('.', "__"));
         self.env(&key, &value.to_string())
     }
 
-    /// A variable of the script's environment, and of all that it starts.
+    /// An environment variable of the script, and of all processes that it starts.
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.env.push((key.into(), value.into()));
         self
     }
 
-    /// Starts it, and waits until all of it is ready.
+    /// Starts the deployment, and waits until all parts are ready.
     pub async fn start(&self) -> Result<Deployment> {
         let folder = tempfile::Builder::new().prefix("cluster-").tempdir()?;
         let mut up: Vec<String> =
@@ -85,26 +85,26 @@ impl Plan {
     }
 }
 
-/// A running deployment. It goes down with this value, and with this process however that
-/// ends.
+/// A running deployment. It stops when this value is dropped, and when this process ends for any
+/// reason.
 #[derive(Debug)]
 pub struct Deployment {
-    /// Where clients come: nginx.
+    /// The URL for clients: nginx.
     pub lb: String,
     folder: TempDir,
     env: Vec<(String, String)>,
 }
 
-/// One of its nodes, as it is now.
+/// The current state of one node.
 #[derive(Clone, Debug)]
 pub struct Member {
     /// `node1`, `node2`, …
     pub name: String,
-    /// The process id; that of the process before, where it was killed.
+    /// The process id; of a killed node, the id of its last process.
     pub pid: u32,
-    /// Where the balancer reaches it.
+    /// The URL at which the balancer reaches the node.
     pub url: String,
-    /// Where operators come.
+    /// The URL for operators.
     pub admin: String,
 }
 
@@ -119,7 +119,7 @@ impl Deployment {
         self.mcp("demo")
     }
 
-    /// The nodes, as they are now.
+    /// The current state of the nodes.
     pub fn members(&self) -> Result<Vec<Member>> {
         let cluster = self.read()?;
         let nodes = cluster["nodes"].as_array().context("no nodes")?;
@@ -134,56 +134,56 @@ impl Deployment {
         Ok((pid.try_into()?, url.to_owned()))
     }
 
-    /// All of `cluster.json`.
+    /// The content of `cluster.json`.
     pub fn read(&self) -> Result<Value> {
         let text = std::fs::read_to_string(self.folder().join("cluster.json"))?;
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Where it keeps everything: `cluster.json`, and a log for each process.
+    /// The folder of the deployment, with `cluster.json` and a log of each process.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What a process printed: `node1`, `redis` or `nginx`.
+    /// The output of a process: `node1`, `redis` or `nginx`.
     pub fn output(&self, name: &str) -> String {
         let log = std::fs::read(self.folder().join(format!("{name}.log"))).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Tells the balancer, stops a node in order, starts it anew; also `redis`.
+    /// Takes a node out of the balancer, stops it in order and starts it again; also `redis`.
     pub async fn restart(&self, name: &str) -> Result<()> {
         self.run(&["restart", name]).await
     }
 
-    /// Tells the balancer, then the node that it gets no more work.
+    /// Takes a node out of the balancer, then drains the node.
     pub async fn drain(&self, name: &str) -> Result<()> {
         self.run(&["drain", name]).await
     }
 
-    /// Kills a node as a crash would; the balancer is not told.
+    /// Kills a node as a crash would; the balancer is not informed.
     pub async fn kill(&self, name: &str) -> Result<()> {
         self.run(&["kill", name]).await
     }
 
-    /// Starts what was killed or drained, where it was.
+    /// Starts a killed or drained node again, at its address.
     pub async fn start(&self, name: &str) -> Result<()> {
         self.run(&["start", name]).await
     }
 
-    /// Stops all of it in order.
+    /// Stops the whole deployment in order.
     pub async fn down(&self) -> Result<()> {
         self.run(&["down"]).await
     }
 
-    /// One command of the script; fails with what it said.
+    /// Runs one command of the script; an error contains the output.
     pub async fn run(&self, words: &[&str]) -> Result<()> {
         let mut command = Command::new(script());
         command.args(words).arg("--dir").arg(self.folder());
         command.env("ROUNDHOUSE_BIN", tools::built("roundhouse")).env("PATH", tools::path());
         command.envs(self.env.iter().map(|(key, value)| (key, value))).stdin(Stdio::null());
         let run = tokio::time::timeout(PATIENCE, command.output()).await;
-        let output = run.with_context(|| format!("`cluster {}` hangs", words.join(" ")))??;
+        let output = run.with_context(|| format!("`cluster {}` timed out", words.join(" ")))??;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             bail!("`cluster {}` fails: {}\n{said}", words.join(" "), output.status);
@@ -197,7 +197,7 @@ impl Drop for Deployment {
         let mut command = std::process::Command::new(script());
         command.args(["down", "--now", "--dir"]).arg(self.folder()).stdin(Stdio::null());
         let _status = command.status();
-        // Through `print!`, so that the test harness shows it with the failure only.
+        // Uses `print!`, so that the test harness shows the output with the failure only.
         #[allow(clippy::print_stdout)]
         if std::thread::panicking() {
             println!("{}", self.tails(40));
@@ -225,7 +225,7 @@ impl Deployment {
     }
 }
 
-/// The script.
+/// The path of the script.
 pub fn script() -> std::path::PathBuf {
     tools::root().join("deploy/local/cluster")
 }

@@ -1,8 +1,8 @@
-//! What the tests are told with: nodes, tools, raw HTTP, and a wire that can be cut.
+//! Shared parts of the tests: nodes, tools, raw HTTP, and connections that can be cut.
 //!
-//! Nothing here knows how the product works inside; it is started as a program and met on
-//! its sockets. The SSE reader is written anew on purpose, so that a mistake in the
-//! product's codec cannot hide in its own mirror.
+//! Nothing here uses internal code of the product: the product is started as a program and reached
+//! at its sockets. The SSE reader is a separate implementation. With the codec of the product, the
+//! same mistake in writer and reader would not be found.
 
 pub mod chance;
 pub mod chaos;

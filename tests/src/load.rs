@@ -1,8 +1,9 @@
-//! Clients that use a cluster as people's clients do: calls, streams, questions, resumes at
-//! other nodes, also after cuts of their own making. All they see goes into a history.
+//! Clients that use a cluster as real clients do: calls, streams, server requests, and resumes at
+//! other nodes, also after cuts by the clients themselves. The history records all observations.
 //!
-//! A POST without any byte of an answer is never repeated, as today's clients do not. Ids of
-//! deleted sessions are tried again, later and at every node.
+//! A client never repeats a POST without any byte of an answer, because current client libraries
+//! do not repeat it either. The clients send requests with ids of deleted sessions later, to every
+//! node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,17 +20,17 @@ use crate::mcp::{Client, is_response};
 use crate::nodes::Balancer;
 use crate::sse::Events;
 
-/// How long a client waits for the head of an answer, or the next event of a stream. Longer
-/// than a node holds what it cannot serve yet.
+/// How long a client waits for the head of an answer, or the next event of a stream. This is
+/// longer than a node holds a request that it cannot serve yet.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How often a stream is resumed before its client gives up.
+/// How many times a client resumes a stream before it gives up.
 const RESUMES_MAX: usize = 20;
-/// A client waits no longer before a resume, whatever it was told.
+/// The maximum time before a resume, even if the server requests a longer time.
 const RETRY_MS_MAX: u64 = 1_000;
-/// Mixed as they are in the field; each session has one of them.
+/// The revisions in the proportions of real use; each session has one of them.
 const REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-11-25", "2025-03-26"];
 
-/// Clients at work.
+/// The running clients.
 #[derive(Debug)]
 pub struct Load {
     clients: JoinSet<()>,
@@ -37,7 +38,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts so many clients, one session each at a time.
+    /// Starts this number of clients. Each has one session at a time.
     pub fn start(clients: u64, seed: u64, balancer: &Arc<Balancer>, history: &History) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
@@ -59,7 +60,7 @@ impl Load {
         Self { clients: tasks, is_over }
     }
 
-    /// Lets every client finish what it has begun.
+    /// Lets every client finish its current work.
     pub async fn finish(mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         while let Some(client) = self.clients.join_next().await {
@@ -83,7 +84,7 @@ struct LoadClient {
     is_over: Arc<AtomicBool>,
 }
 
-/// How one connection with a stream ended.
+/// How one connection of a stream ended.
 enum Ended {
     FinalResponse,
     Cut,
@@ -91,7 +92,7 @@ enum Ended {
     Silent,
 }
 
-/// Where a stream has come to.
+/// The position of a client in a stream.
 struct StreamPosition {
     key: Key,
     cursor: Option<String>,
@@ -109,7 +110,7 @@ impl LoadClient {
                 0..=39 => self.call(0, 0).await,
                 40..=59 => self.count("rh_record").await,
                 60..=74 => self.count("rh_record_again").await,
-                // Clients of 2025-03-26 cannot be asked.
+                // The revision 2025-03-26 has no elicitation.
                 75..=86 if self.client.revision.as_str() > "2025-03-26" => {
                     let asks = self.chance.between(1, 3);
                     self.call(asks, 3).await;
@@ -138,8 +139,8 @@ impl LoadClient {
         format!("{}-{}", self.name, self.keys)
     }
 
-    /// A session of its own. Where its ingress dies meanwhile nobody knows whether it is
-    /// one, and it is tried again.
+    /// Opens a session; returns whether that succeeded. If the ingress fails meanwhile, the client
+    /// does not know whether the session exists, and it tries again.
     async fn enter(&mut self) -> bool {
         let revision = self.chance.pick(&REVISIONS);
         self.client = Client::new("", revision);
@@ -188,7 +189,7 @@ impl LoadClient {
         }
     }
 
-    /// A request with the id of a session that was deleted.
+    /// Sends a request with the id of a deleted session.
     async fn try_deleted(&mut self, session: &str, node: usize) {
         let mut client = Client::new(self.balancer.url(node), &self.client.revision);
         client.session = Some(session.to_owned());
@@ -220,14 +221,14 @@ impl LoadClient {
         self.ask(Method::POST, Some(message), None).await
     }
 
-    /// A call that may not be run again, to its final response.
+    /// A call that may not be run again, up to its final response.
     async fn call(&mut self, asks: u64, count: u64) {
         let (key, message) = self.recorded("rh_record", asks, count, 10);
         let asked = Asked { asks: asks > 0, ..self.asked(count, false) };
         self.exchange(key, message, asked, 0).await;
     }
 
-    /// A call that streams, with a cut or two of our own now and then.
+    /// A call with progress. In 40 % of the calls, the client cuts the connection once or twice.
     async fn count(&mut self, tool: &str) {
         let count = self.chance.between(5, 40);
         let (key, message) = self.recorded(tool, 0, count, 30);
@@ -258,7 +259,7 @@ impl LoadClient {
         if self.exchange(key, message, Asked::default(), 0).await {
             self.is_quiet = is_quiet;
         } else {
-            // Nobody knows which level holds now.
+            // The client does not know the log level of the session now, so it ends the session.
             self.leave().await;
         }
     }
@@ -270,7 +271,7 @@ impl LoadClient {
         self.exchange(key, message, asked, 0).await;
     }
 
-    /// Begins a stream and wants it no more.
+    /// Begins a stream and cancels its request.
     async fn cancel(&mut self) {
         let (key, message) = self.recorded("rh_record", 0, 1_000, 30);
         let asked = self.asked(1_000, false);
@@ -286,8 +287,8 @@ impl LoadClient {
         self.accepted(&key, &message).await;
     }
 
-    /// Posts what is only accepted. That is repeated where no answer came: twice does no
-    /// harm.
+    /// Posts a message that is only accepted (202). Posts it again if no answer came: a second
+    /// copy does no harm.
     async fn accepted(&mut self, key: &Key, message: &Value) {
         for _ in 0..RESUMES_MAX {
             let response = match self.post(message).await {
@@ -309,12 +310,12 @@ impl LoadClient {
         let text = response.text().await.unwrap_or_default();
         self.note(What::Refused { on: key.clone(), status, text: format!("{why}{text}") });
         if status == 404 {
-            // A session that is not known any more is of no further use.
+            // The session no longer exists, so the client leaves it.
             self.leave().await;
         }
     }
 
-    /// Posts a request; gives its answer's head, unless there is none.
+    /// Posts a request; returns the node and the response if its status is 200.
     async fn begin(
         &mut self,
         key: &Key,
@@ -330,13 +331,13 @@ impl LoadClient {
         None
     }
 
-    /// A request, to its final response; whether it came to a result.
+    /// Sends a request and reads up to its final response; returns whether that is a result.
     async fn exchange(&mut self, key: Key, message: Value, asked: Asked, cuts: u64) -> bool {
         let Some((node, response)) = self.begin(&key, &message, asked).await else { return false };
         self.read_answer(key, node, response, cuts).await
     }
 
-    /// What comes of a request, to its final response; whether that is a result.
+    /// Reads the answer to a request up to its final response; returns whether that is a result.
     async fn read_answer(&mut self, key: Key, node: usize, response: Response, cuts: u64) -> bool {
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
         if kind.is_some_and(|kind| kind.starts_with("application/json")) {
@@ -350,7 +351,7 @@ impl LoadClient {
         self.follow(position, node, response, cuts).await
     }
 
-    /// Follows a stream over all its connections.
+    /// Reads a stream over all its connections.
     async fn follow(
         &mut self,
         mut position: StreamPosition,
@@ -376,7 +377,8 @@ impl LoadClient {
                 self.note(What::Gone { on: key, node });
                 return false;
             };
-            // A cut of our own is followed at once, so that the second may follow the first.
+            // After a cut by this client it resumes at once, so that the second cut can follow the
+            // first.
             if !by_client {
                 sleep(Duration::from_millis(position.retry_ms.min(RETRY_MS_MAX))).await;
             }
@@ -408,7 +410,8 @@ impl LoadClient {
         None
     }
 
-    /// Reads one connection: to its final response, its end, or the place where we cut it.
+    /// Reads one connection: to its final response, its end, or the place where this client cuts
+    /// it.
     async fn read(
         &mut self,
         position: &mut StreamPosition,
@@ -457,7 +460,7 @@ impl LoadClient {
         !is_error
     }
 
-    /// The standalone stream, for as long as the session lasts.
+    /// Listens on the standalone stream until the session ends.
     fn listen(&self, key: Key) -> impl Future<Output = ()> + use<> {
         let mut client = self.client.twin();
         let (balancer, history) = (Arc::clone(&self.balancer), self.history.clone());
@@ -481,7 +484,7 @@ impl LoadClient {
                     return;
                 };
                 history.note(&session, What::Listens { on: key.clone(), node });
-                // It may be silent for as long as it likes.
+                // The GET stream may be silent for a long time.
                 while let Ok(Some(Some(block))) = events.next_within(PATIENCE * 10).await {
                     cursor = block.id.clone().or(cursor);
                     let Some(message) = block.message() else { continue };
@@ -500,7 +503,8 @@ fn request(key: &Key, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": key, "method": method, "params": params })
 }
 
-/// Asks the next node; where nobody listens, the one after it. `Err`: no byte came of it.
+/// Sends a request to the next node; if no process listens there, to the one after it. `Err`: no
+/// byte of an answer came.
 async fn ask(
     client: &mut Client,
     balancer: &Balancer,

@@ -1,4 +1,4 @@
-//! A plain client of one endpoint: what is on the wire, with nothing made up or hidden.
+//! A minimal client of one endpoint, which shows the messages as they are on the wire.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,16 +11,16 @@ use crate::sse::{Block, Events};
 
 /// The revisions with Streamable HTTP, oldest first.
 pub const REVISIONS: [&str; 4] = ["2025-03-26", "2025-06-18", "2025-11-25", DRAFT];
-/// The draft with header rules.
+/// The draft revision with rules for headers.
 pub const DRAFT: &str = "DRAFT-2026-v1";
 
-/// A session, or the wish for one.
+/// A client, with or without a session.
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
     /// The endpoint.
     pub url: String,
-    /// The session id, once there is one.
+    /// The session id, once the client has one.
     pub session: Option<String>,
     /// The revision that was negotiated.
     pub revision: String,
@@ -30,10 +30,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has said nothing yet.
+    /// A client that has sent nothing yet.
     pub fn new(url: impl Into<String>, revision: &str) -> Self {
         Self {
-            // Without a pool: a test that cuts connections must not meet an old one.
+            // No connection pool: a test that cuts connections must not reuse an old connection.
             http: reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client"),
             url: url.into(),
             session: None,
@@ -49,12 +49,12 @@ impl Client {
         Self { session: self.session.clone(), welcome: self.welcome.clone(), ..twin }
     }
 
-    /// A session without capabilities.
+    /// Opens a session without capabilities.
     pub async fn open(url: impl Into<String>, revision: &str) -> Result<Self> {
         Self::open_with(url, revision, json!({})).await
     }
 
-    /// A session whose client declares these capabilities.
+    /// Opens a session whose client declares these capabilities.
     pub async fn open_with(
         url: impl Into<String>,
         revision: &str,
@@ -113,7 +113,7 @@ impl Client {
         let mut request = self.http.request(method.clone(), &self.url);
         if let Some(session) = &self.session {
             request = request.header("Mcp-Session-Id", session);
-            // Clients before 2025-06-18 do not know the header.
+            // Revisions before 2025-06-18 do not have this header.
             if self.revision.as_str() > "2025-03-26" {
                 request = request.header("MCP-Protocol-Version", &self.revision);
             }
@@ -125,7 +125,7 @@ impl Client {
         }
     }
 
-    /// Posts one message, with the headers that mirror it where the revision has them.
+    /// Posts one message, with the headers that mirror it if the revision has them.
     pub async fn send(&self, message: Value) -> Result<Response> {
         let mut request = self.http(Method::POST);
         if self.revision == DRAFT {
@@ -134,18 +134,18 @@ impl Client {
         Ok(request.json(&message).send().await?)
     }
 
-    /// Posts bytes as they are.
+    /// Posts bytes unchanged.
     pub async fn send_bytes(&self, body: impl Into<reqwest::Body>) -> Result<Response> {
         let request = self.http(Method::POST).header("Content-Type", "application/json");
         Ok(request.body(body).send().await?)
     }
 
-    /// A request, to its final response, whichever way it comes.
+    /// Sends a request; returns its final response, from a JSON body or a stream.
     pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
         final_response(self.send(self.message(method, params)).await?).await
     }
 
-    /// Calls a tool, to its result.
+    /// Calls a tool; returns its result.
     pub async fn tool(&self, tool: &str, arguments: Value) -> Result<Value> {
         result(final_response(self.send(self.call(tool, arguments)).await?).await?)
     }
@@ -160,12 +160,12 @@ impl Client {
         self.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await
     }
 
-    /// Answers a request of the server's.
+    /// Answers a request of the server.
     pub async fn answer(&self, id: &Value, result: Value) -> Result<Response> {
         self.send(json!({"jsonrpc": "2.0", "id": id, "result": result})).await
     }
 
-    /// A GET, to resume after an event or to listen.
+    /// Sends a GET, to resume after an event or to listen.
     pub async fn get(&self, last_event_id: Option<&str>) -> Result<Response> {
         let mut request = self.http(Method::GET);
         if let Some(id) = last_event_id {
@@ -174,12 +174,12 @@ impl Client {
         Ok(request.send().await?)
     }
 
-    /// The standalone stream.
+    /// Opens the standalone stream.
     pub async fn listen(&self) -> Result<Events> {
         Events::of(self.get(None).await?)
     }
 
-    /// What follows an event on its stream.
+    /// Opens a stream with the events that follow an event on its stream.
     pub async fn resume(&self, last_event_id: &str) -> Result<Events> {
         Events::of(self.get(Some(last_event_id)).await?)
     }
@@ -189,7 +189,7 @@ impl Client {
         Ok(self.http(Method::DELETE).send().await?)
     }
 
-    /// Whether the session still answers.
+    /// Checks that the session still answers.
     pub async fn is_well(&self) -> Result<()> {
         let pong = self.request("ping", json!({})).await?;
         ensure!(pong["result"] == json!({}), "ping is answered {pong}");
@@ -199,7 +199,7 @@ impl Client {
     }
 }
 
-/// The headers that DRAFT-2026-v1 asks for.
+/// The headers that DRAFT-2026-v1 requires.
 pub fn mirrored(message: &Value) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     let Some(method) = message["method"].as_str() else { return Ok(headers) };
@@ -249,7 +249,7 @@ pub fn is_response(message: &Value) -> bool {
         && (message.get("result").is_some() || message.get("error").is_some())
 }
 
-/// The messages of blocks.
+/// The messages in these blocks.
 pub fn messages(blocks: &[Block]) -> Vec<Value> {
     blocks.iter().filter_map(Block::message).collect()
 }

@@ -1,4 +1,4 @@
-//! What `docs/metrics.md` says, and what nodes say at `/metrics`.
+//! Reads metrics from `docs/metrics.md`, and from `/metrics` of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::tools;
 
-/// One metric. Where values of a label are not listed, there are none here.
+/// One metric. A label whose values are not listed has no values here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metric {
     /// `counter`, `gauge` or `histogram`.
@@ -15,7 +15,7 @@ pub struct Metric {
     pub labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The rows of the page, by name.
+/// The rows of the page, by the name of the metric.
 pub fn page() -> Result<BTreeMap<String, Metric>> {
     let page = std::fs::read_to_string(tools::root().join("docs/metrics.md"))?;
     let mut rows = BTreeMap::new();
@@ -43,7 +43,7 @@ fn labels_of(cell: &str) -> Result<BTreeMap<String, BTreeSet<String>>> {
     Ok(labels)
 }
 
-/// Adds what a node says of its own metrics, not of its process, to what others said.
+/// Adds the metrics of a node to those of other nodes, without the metrics of its process.
 pub fn add_scraped(text: &str, all: &mut BTreeMap<String, Metric>) -> Result<()> {
     let mut name = String::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! What a Redis is asked, command by command, by everybody.
+//! Records the commands that a Redis receives from all its clients.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::redis::Redis;
 
-/// Listens to a Redis. What it was not asked for waits in the server, within the server's
-/// own bound of what it keeps for a connection.
+/// Records the commands of a Redis. Unread lines wait in the Redis, within its own bound of output
+/// for one connection.
 #[derive(Debug)]
 pub struct Monitor<'r> {
     redis: &'r Redis,
@@ -18,7 +18,7 @@ pub struct Monitor<'r> {
 }
 
 impl<'r> Monitor<'r> {
-    /// Listens from now on.
+    /// Records from now on.
     pub fn start(redis: &'r Redis) -> Result<Self> {
         let mut wire = redis.connect()?;
         wire.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -30,17 +30,17 @@ impl<'r> Monitor<'r> {
         Ok(Self { redis, lines })
     }
 
-    /// The commands that name something, of those since the last time or the start. What
-    /// scripts do inside is theirs: a script is one command.
+    /// The commands that contain `name`, since the last call or the start. Commands inside a
+    /// script are left out: a script is one command.
     pub fn heard(&mut self, name: &str) -> Result<Vec<String>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Redis does one thing after the other, so this comes after all that was asked.
+        // Redis runs one command after another, so this one comes after all earlier ones.
         let end = format!("the-end-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         self.redis.ask(&format!("ECHO {end}"))?;
         let mut heard = Vec::new();
         loop {
             let mut line = String::new();
-            ensure!(self.lines.read_line(&mut line)? > 0, "Redis hung up on its monitor");
+            ensure!(self.lines.read_line(&mut line)? > 0, "Redis closed the MONITOR connection");
             let (head, command) = line.split_once("] ").context("no command")?;
             if command.contains(&end) {
                 return Ok(heard);

@@ -1,4 +1,4 @@
-//! A node: a real `roundhouse serve` on ports of its own.
+//! A node: a process of `roundhouse serve` with ports of its own.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -13,13 +13,13 @@ use rustix::process::{Pid, Signal};
 
 use crate::tools;
 
-/// How long a node may take to print its endpoint.
+/// The maximum time until a node prints its endpoint.
 const START: Duration = Duration::from_secs(60);
 
-/// Most lines of a node's output that are kept; the oldest go.
+/// The maximum number of lines of a node's output that are kept; the oldest lines are dropped.
 const LINES_MAX: usize = 5_000;
 
-/// What a node is started with.
+/// The parameters of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     config: Option<String>,
@@ -41,12 +41,12 @@ impl Setup {
         Self { command: command.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// The fixture as a program of its own.
+    /// The fixture as a separate program.
     pub fn fixture() -> Self {
         Self::hosting([tools::built("everything").display().to_string()])
     }
 
-    /// What a configuration file says.
+    /// The text of a configuration file.
     pub fn config(toml: impl Into<String>) -> Self {
         Self { config: Some(toml.into()), ..Self::default() }
     }
@@ -63,19 +63,19 @@ impl Setup {
         self
     }
 
-    /// Where clients come, instead of a port that was free.
+    /// The address for clients, instead of a free port.
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.listen = Some(address.into());
         self
     }
 
-    /// The program, instead of the one built here.
+    /// The program of the node, instead of the one of this build.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// One setting over those of the file: `("sessions.idle_secs", 3)`.
+    /// One setting, which overrides the file: `("sessions.idle_secs", 3)`.
     pub fn with(mut self, key: &str, value: impl ToString) -> Self {
         let key = format!("ROUNDHOUSE__{}", key.to_uppercase().replace('.', "__"));
         self.env.push((key, value.to_string()));
@@ -83,13 +83,13 @@ impl Setup {
     }
 }
 
-/// A running node. Dropping it kills the process, and only it.
+/// A running node. Dropping it kills this process only.
 #[derive(Debug)]
 pub struct Node {
     child: Child,
-    /// Where clients come: `http://127.0.0.1:PORT`.
+    /// The URL for clients: `http://127.0.0.1:PORT`.
     pub base: String,
-    /// Where operators come.
+    /// The URL for operators.
     pub admin: String,
     lines: Arc<Mutex<VecDeque<String>>>,
     _folder: tempfile::TempDir,
@@ -132,7 +132,7 @@ impl Node {
         while self.base.is_empty() || self.admin.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(line) = said.recv_timeout(left) else {
-                bail!("the node printed no endpoint; it said:\n{}", self.output());
+                bail!("the node printed no endpoint; its output:\n{}", self.output());
             };
             let Some(address) = address(&line) else { continue };
             if line.contains("/mcp") {
@@ -159,13 +159,13 @@ impl Node {
         self.child.id()
     }
 
-    /// What the node printed, both streams, as far as it is kept.
+    /// The output of the node, both streams, as far as it is kept.
     pub fn output(&self) -> String {
         let lines = self.lines.lock().expect("a reader panicked");
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// Asks the node to stop (SIGTERM) and waits until it did.
+    /// Asks the node to stop (SIGTERM) and waits until it has stopped.
     pub fn stop(mut self, within: Duration) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         let until = Instant::now() + within;
@@ -175,10 +175,10 @@ impl Node {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        bail!("the node did not stop within {within:?}; it said:\n{}", self.output())
+        bail!("the node did not stop within {within:?}; its output:\n{}", self.output())
     }
 
-    /// Kills the node as a crash would, and waits until it is gone.
+    /// Kills the node as a crash would, and waits until it has ended.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -191,7 +191,7 @@ impl Node {
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
-    /// One value of `/metrics`, summed over its labels.
+    /// The value of a metric at `/metrics`, summed over its labels.
     pub async fn metric(&self, name: &str) -> Result<Option<f64>> {
         let text = reqwest::get(format!("{}/metrics", self.admin)).await?.text().await?;
         let values = text.lines().filter_map(|line| {
@@ -210,7 +210,7 @@ impl Drop for Node {
             let output = self.output();
             let tail: Vec<&str> = output.lines().rev().take(60).collect();
             let tail: Vec<&str> = tail.into_iter().rev().collect();
-            // Through `print!`, so that the test harness shows it with the failure only.
+            // Uses `print!`, so that the test harness shows the output with the failure only.
             #[allow(clippy::print_stdout)]
             {
                 println!("the node's last lines:\n{}", tail.join("\n"));
@@ -219,7 +219,7 @@ impl Drop for Node {
     }
 }
 
-/// Keeps the lines of one of the node's streams, and passes them on while anybody listens.
+/// Keeps the lines of one of the node's streams, and sends them to the receiver while it exists.
 fn read(
     stream: impl Read + Send + 'static,
     lines: &Arc<Mutex<VecDeque<String>>>,

@@ -1,5 +1,5 @@
-//! Several nodes at addresses that stay theirs, to which things happen, and the balancer
-//! before them: round robin, no affinity, the next node where nobody listens.
+//! Several nodes with fixed addresses, the faults of these nodes, and a balancer: round robin, no
+//! affinity, and the next node if no process listens at an address.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use rustix::process::Signal;
 use crate::history::{History, What};
 use crate::node::{Node, Setup};
 
-/// How long a node may take to stop by itself.
+/// The maximum time for a node to stop after a request to do so.
 const STOP: Duration = Duration::from_secs(40);
 
-/// What clients know of the nodes.
+/// The addresses of the nodes, and which of them take requests.
 #[derive(Debug)]
 pub struct Balancer {
     urls: Vec<String>,
@@ -24,7 +24,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// The next node, of those that are not known to be down.
+    /// The next node that is not known to be down.
     pub fn next(&self) -> usize {
         let mut turn = 0;
         for _ in 0..self.urls.len() {
@@ -36,7 +36,7 @@ impl Balancer {
         turn
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn count(&self) -> usize {
         self.urls.len()
     }
@@ -46,24 +46,24 @@ impl Balancer {
         &self.urls[node]
     }
 
-    /// Tells the balancer whether a node takes requests.
+    /// Sets whether a node takes requests.
     pub fn set(&self, node: usize, is_up: bool) {
         self.up[node].store(is_up, Ordering::Relaxed);
     }
 }
 
-/// Running nodes, and what was done to them.
+/// The nodes of a test, whose faults the history records.
 #[derive(Debug)]
 pub struct Nodes {
     nodes: Vec<Option<Node>>,
     setups: Vec<Setup>,
-    /// The balancer before them.
+    /// The balancer of these nodes.
     pub balancer: Arc<Balancer>,
     history: History,
 }
 
 impl Nodes {
-    /// Starts a node for each setup, at addresses of this process's own.
+    /// Starts a node for each setup, at addresses that only this process uses.
     pub async fn start(setups: Vec<Setup>, history: History) -> Result<Self> {
         let ports = setups.iter().map(|_| port()).collect::<Result<Vec<_>>>()?;
         let setups: Vec<_> = std::iter::zip(setups, &ports)
@@ -85,28 +85,28 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// How many there are, running or not.
+    /// The number of nodes, running or not.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node that runs.
+    /// A running node.
     pub fn node(&self, node: usize) -> Result<&Node> {
         self.nodes[node].as_ref().context("the node is not running")
     }
 
-    /// The numbers of those that run.
+    /// The numbers of the running nodes.
     pub fn running(&self) -> Vec<usize> {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].is_some()).collect()
     }
 
-    /// Writes down what is being done.
+    /// Records a fault.
     pub fn note(&self, node: Option<usize>, what: &'static str) {
         let process = node.and_then(|node| self.nodes[node].as_ref()).map_or(0, Node::pid);
         self.history.note("", What::Fault { node, what, process });
     }
 
-    /// Kills a node as a crash would. Nobody tells the balancer.
+    /// Kills a node as a crash would. The balancer is not informed.
     pub fn kill(&mut self, node: usize) -> Result<()> {
         self.note(Some(node), "SIGKILL");
         self.nodes[node].take().context("the node is not running")?.kill()
@@ -120,13 +120,13 @@ impl Nodes {
         Ok(())
     }
 
-    /// Starts a node at its address with this program, and with it from then on.
+    /// Starts a node at its address with this program, which later restarts use as well.
     pub async fn restart_as(&mut self, node: usize, program: &Path) -> Result<()> {
         self.setups[node] = self.setups[node].clone().program(program);
         self.restart(node).await
     }
 
-    /// Asks these nodes to stop at once and waits until all did.
+    /// Asks these nodes to stop at the same time and waits until all have stopped.
     pub async fn terminate_all(&mut self, nodes: &[usize]) -> Result<()> {
         let mut stopping = Vec::new();
         for &node in nodes {
@@ -143,7 +143,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Asks a node to stop and waits until it did. Nobody tells the balancer.
+    /// Asks a node to stop and waits until it has stopped. The balancer is not informed.
     pub async fn terminate(&mut self, node: usize) -> Result<()> {
         self.note(Some(node), "SIGTERM");
         let process = self.node(node)?.pid();
@@ -153,14 +153,14 @@ impl Nodes {
         Ok(())
     }
 
-    /// Stops a process in the middle of whatever it does; the balancer finds it dead.
+    /// Stops a process at any point of its work (SIGSTOP); for the balancer, the node is down.
     pub fn freeze(&self, node: usize) -> Result<()> {
         self.balancer.set(node, false);
         self.note(Some(node), "SIGSTOP");
         self.node(node)?.signal(Signal::STOP)
     }
 
-    /// Lets it go on, as if nothing had been.
+    /// Continues a stopped process (SIGCONT).
     pub fn thaw(&self, node: usize) -> Result<()> {
         self.note(Some(node), "SIGCONT");
         self.node(node)?.signal(Signal::CONT)?;
@@ -173,11 +173,11 @@ async fn started(setup: Setup) -> Result<Node> {
     tokio::task::spawn_blocking(move || Node::start(&setup)).await?
 }
 
-/// Ports that a test process needs at most.
+/// The maximum number of ports of one test process.
 const PORTS: usize = 37;
 
-/// The number of this process among those that test at the same time. Two tests that
-/// `cargo nextest` runs at once have different slots; its runs have different ids.
+/// The number of this process among the test processes that run at the same time. Two tests that
+/// `cargo nextest` runs at once have different slots; different runs have different ids.
 fn share() -> usize {
     let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok());
     let run = std::env::var("NEXTEST_RUN_ID").ok();
@@ -185,10 +185,11 @@ fn share() -> usize {
     slot.zip(run).map_or(std::process::id() as usize, |(slot, run): (usize, usize)| run + slot)
 }
 
-/// A port below those that the system gives away, so that it is still free at a restart.
+/// A port below the range that the kernel assigns ports from, so that it is still free at a
+/// restart.
 pub fn port() -> Result<u16> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // Other test processes look elsewhere.
+    // Other test processes use other ranges.
     let from = 10_000 + (share() * PORTS) % 20_000;
     loop {
         let port = from + NEXT.fetch_add(1, Ordering::Relaxed);

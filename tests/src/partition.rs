@@ -1,5 +1,5 @@
-//! A network between two nodes that fails: a TCP forwarder that can refuse, reset or
-//! swallow everything, or what comes from one side, and be well again.
+//! A TCP forwarder between two nodes that simulates network faults: it can reset connections,
+//! forward nothing, or delay the bytes of one side, and later forward again.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// One of the two that a connection is between.
+/// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who made it.
+    /// The end that opened the connection.
     Caller,
-    /// Who accepted it, behind the gate.
+    /// The end that accepted the connection, behind the gate.
     Callee,
 }
 
-/// What becomes of what goes through.
+/// How the gate treats connections and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
     /// Connections are closed, new ones at once.
     Reset,
-    /// Connections stay, and nothing arrives any more.
+    /// Connections stay open, and no bytes arrive.
     Silent,
-    /// What comes from one side waits, its end included, and arrives when the gate opens.
-    /// What comes from the other goes through.
+    /// The bytes of one side wait, including the end of the stream, and arrive when the gate
+    /// opens. The bytes of the other side are forwarded.
     Held(Side),
 }
 
 /// A running forwarder; dropping it closes all its connections.
 #[derive(Debug)]
 pub struct Gate {
-    /// Where peers come: `127.0.0.1:PORT`.
+    /// The address for peers: `127.0.0.1:PORT`.
     pub address: String,
     state: watch::Sender<State>,
     task: JoinHandle<()>,
@@ -51,19 +51,18 @@ impl Gate {
         Ok(Self { address, state, task })
     }
 
-    /// Lets nothing through: as a firewall that resets, or as one that says nothing.
+    /// Forwards nothing: as a firewall that resets connections, or as one that drops packets.
     pub fn close(&self, reset: bool) {
         self.state.send_replace(if reset { State::Reset } else { State::Silent });
     }
 
-    /// Holds back what comes from one side, as a network does that loses it and in which
-    /// it is sent again.
+    /// Delays the bytes of one side, as a network that loses packets which are sent again later.
     pub fn hold(&self, side: Side) {
         self.state.send_replace(State::Held(side));
     }
 
-    /// Lets everything through. What was swallowed stays lost with its connection; what was
-    /// held arrives.
+    /// Forwards everything. Bytes that were dropped stay lost with their connection; delayed bytes
+    /// arrive.
     pub fn open(&self) {
         self.state.send_replace(State::Open);
     }
@@ -98,13 +97,13 @@ async fn forward(client: TcpStream, server: TcpStream, mut states: watch::Receiv
     let _whatever = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // They hold the sockets, also while nobody drives them.
+    // These futures own the sockets, which stay open while the futures are not polled.
     let there = copy(from_client, to_server, Side::Caller, states.clone());
     let back = copy(from_server, to_client, Side::Callee, states.clone());
     let (mut there, mut back) = (pin!(there), pin!(back));
     let is_closed = |state: &State| matches!(state, State::Reset | State::Silent);
     let over = async {
-        // What is held arrives even where its sender has gone meanwhile.
+        // Delayed bytes arrive even if their sender has closed the connection meanwhile.
         tokio::select! {
             () = &mut there => if is_held(&states, Side::Callee) { back.await },
             () = &mut back => if is_held(&states, Side::Caller) { there.await },
@@ -122,7 +121,7 @@ fn is_held(states: &watch::Receiver<State>, side: Side) -> bool {
     *states.borrow() == State::Held(side)
 }
 
-/// Forwards one way. The end of what comes is held back like the rest of it.
+/// Forwards one way. The end of the stream is delayed like its bytes.
 async fn copy(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,

@@ -1,4 +1,4 @@
-//! Who is still running: processes are found by a mark in their environment.
+//! Finds running processes by a mark in their environment.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use anyhow::{Result, bail};
 /// The variable that carries the mark.
 pub const VARIABLE: &str = "STORY_MARK";
 
-/// A mark that no other test has.
+/// A mark that no other test uses.
 pub fn mark() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The processes with a mark, as `pid name`, without the one named.
+/// The processes with a mark, as `pid name`, except `but`.
 pub fn marked(mark: &str, but: Option<u32>) -> Vec<String> {
     let wanted = format!("{VARIABLE}={mark}");
     let mut found = Vec::new();
@@ -23,7 +23,7 @@ pub fn marked(mark: &str, but: Option<u32>) -> Vec<String> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // A process that goes while it is looked at has no environment any more.
+        // A process that ends during this check has no environment any more.
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
         let mut variables = environment.split(|byte| *byte == 0);
         if Some(pid) != but && variables.any(|variable| variable == wanted.as_bytes()) {
@@ -34,7 +34,7 @@ pub fn marked(mark: &str, but: Option<u32>) -> Vec<String> {
     found
 }
 
-/// Waits until no process with a mark is left, but the one named.
+/// Waits until no process with a mark is left, except `but`.
 pub async fn all_gone(mark: &str, but: Option<u32>, within: Duration) -> Result<()> {
     let until = Instant::now() + within;
     loop {

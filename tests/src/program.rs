@@ -1,4 +1,4 @@
-//! Runs the small client programs of `tests/clients`, and reads what they saw.
+//! Runs the small client programs of `tests/clients`, and reads their output.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::tools;
 
-/// How long a scenario may take.
+/// The maximum time of a scenario.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One of the client programs.
@@ -32,13 +32,13 @@ pub enum Program {
 }
 
 impl Program {
-    /// Plays a scenario against an endpoint; gives what the program printed, line by line.
+    /// Runs a scenario against an endpoint; returns the output of the program, line by line.
     pub async fn play(self, url: &str, scenario: &str) -> Result<Seen> {
         let (program, script) = self.command();
         let mut command = Command::new(program);
         command.arg(script).args([url, scenario]).stdin(Stdio::null()).kill_on_drop(true);
         let run = tokio::time::timeout(PATIENCE, command.output()).await;
-        let output = run.with_context(|| format!("{self:?} hangs in {scenario}"))??;
+        let output = run.with_context(|| format!("{self:?} timed out in {scenario}"))??;
         let (out, err) =
             (String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
         if !output.status.success() {
@@ -48,8 +48,8 @@ impl Program {
         Ok(Seen(lines.with_context(|| format!("{self:?} printed no JSON:\n{out}\n{err}"))?))
     }
 
-    /// Starts a scenario that goes on for as long as a file is there, and tells meanwhile
-    /// what the program sees.
+    /// Starts a scenario that runs for as long as a file exists. The returned value gives the
+    /// output of the program meanwhile.
     pub fn start(self, url: &str, scenario: &str, goes_on: &Path) -> Result<Playing> {
         let (program, script) = self.command();
         let mut command = Command::new(program);
@@ -62,7 +62,7 @@ impl Program {
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
-                diary.lock().expect("nobody panics with it").push(line);
+                diary.lock().expect("no thread panics with it").push(line);
             }
         });
         let mut stderr = process.stderr.take().context("no stderr")?;
@@ -86,10 +86,10 @@ impl Program {
     }
 }
 
-/// A scenario under way.
+/// A running scenario.
 #[derive(Debug)]
 pub struct Playing {
-    /// Who plays.
+    /// The program that runs the scenario.
     pub program: Program,
     process: Child,
     seen: Arc<Mutex<Vec<Value>>>,
@@ -97,18 +97,18 @@ pub struct Playing {
 }
 
 impl Playing {
-    /// What was seen so far.
+    /// The lines so far.
     pub fn seen(&self) -> Seen {
-        Seen(self.seen.lock().expect("nobody panics with it").clone())
+        Seen(self.seen.lock().expect("no thread panics with it").clone())
     }
 
-    /// Waits until so much more of a kind was seen.
+    /// Waits for this number of further lines of a kind.
     pub async fn sees(&mut self, kind: &str, more: usize) -> Result<()> {
         let due = self.seen().all(kind).len() + more;
         self.has_seen(kind, due).await
     }
 
-    /// Waits until so much of a kind was seen since it began.
+    /// Waits for this number of lines of a kind since the start.
     pub async fn has_seen(&mut self, kind: &str, due: usize) -> Result<()> {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.seen().all(kind).len() < due {
@@ -121,35 +121,35 @@ impl Playing {
         Ok(())
     }
 
-    /// Waits until it is over, which must be in order; gives all that was seen.
+    /// Waits until the program has ended with success; returns all lines.
     pub async fn end(mut self) -> Result<Seen> {
         let ended = tokio::time::timeout(PATIENCE, self.process.wait()).await;
-        let status = ended.with_context(|| format!("it hangs: {:?}", self.seen().tail()))??;
+        let status = ended.with_context(|| format!("timed out: {:?}", self.seen().tail()))??;
         let complaints = (&mut self.complaints).await?;
         ensure!(status.success(), "{status}: {:?}\n{complaints}", self.seen().tail());
         Ok(self.seen())
     }
 }
 
-/// What a client saw, each as `{"saw": kind, ...}`.
+/// The lines that a client printed, each as `{"saw": kind, ...}`.
 #[derive(Clone, Debug)]
 pub struct Seen(pub Vec<Value>);
 
 impl Seen {
-    /// The only thing of a kind.
+    /// The only line of a kind.
     pub fn one(&self, kind: &str) -> Result<&Value> {
         match self.all(kind)[..] {
             [one] => Ok(one),
-            ref other => bail!("one {kind} was due, not {}: {:?}", other.len(), self.0),
+            ref other => bail!("expected one {kind}, not {}: {:?}", other.len(), self.0),
         }
     }
 
-    /// The last that was seen.
+    /// The last lines.
     pub fn tail(&self) -> &[Value] {
         &self.0[self.0.len().saturating_sub(12)..]
     }
 
-    /// Everything of a kind, in order.
+    /// All lines of a kind, in order.
     pub fn all(&self, kind: &str) -> Vec<&Value> {
         self.0.iter().filter(|line| line["saw"] == kind).collect()
     }

@@ -1,5 +1,4 @@
-//! A real Prometheus, with the configuration that `deploy/prometheus` ships, over the nodes
-//! of a test.
+//! A Prometheus with the configuration in `deploy/prometheus`, which scrapes the nodes of a test.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,23 +10,24 @@ use serde_json::Value;
 
 use crate::tools;
 
-/// How long it may take to start.
+/// The maximum time for Prometheus to start.
 const START: Duration = Duration::from_secs(20);
 
-/// A running Prometheus. It ends with this value, and with this process however that ends.
+/// A running Prometheus. It ends when this value is dropped, and when this process ends for any
+/// reason.
 #[derive(Debug)]
 pub struct Prometheus {
     process: Child,
     http: reqwest::Client,
     base: String,
     _dir: tempfile::TempDir,
-    /// The server lives until this closes.
+    /// The server ends when this pipe closes.
     _leash: ChildStdin,
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these admin addresses, `http://host:port`, each second, and
-    /// waits until it does.
+    /// Starts a Prometheus that scrapes these admin addresses, `http://host:port`, each second,
+    /// and waits until it does.
     pub async fn start(nodes: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let shipped = tools::root().join("deploy/prometheus");
@@ -72,13 +72,13 @@ impl Prometheus {
         }
     }
 
-    /// The series that an expression has now.
+    /// The current series of an expression.
     pub async fn now(&self, expression: &str) -> Result<Vec<Value>> {
         let data = self.ask("query", &[("query", expression)]).await?;
         series(data, expression)
     }
 
-    /// Every value that an expression had in the last seconds, whatever its series.
+    /// All values of an expression in the last `secs` seconds, of all its series.
     pub async fn lately(&self, expression: &str, secs: u64) -> Result<Vec<f64>> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
         let (start, end) = ((now - secs).to_string(), now.to_string());
@@ -90,7 +90,7 @@ impl Prometheus {
         Ok(values.collect())
     }
 
-    /// The alerts that it watches for: each with `name`, `query`, `health`, `state`.
+    /// The alert rules: each with `name`, `query`, `health`, `state`.
     pub async fn alerts(&self) -> Result<Vec<Value>> {
         let data = self.ask("rules", &[("type", "alert")]).await?;
         let groups = data["groups"].as_array().context("no groups")?;
@@ -119,14 +119,14 @@ fn targets(nodes: &[&str]) -> String {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Its guard ends it when it is asked to end.
+        // The guard process ends the server when it gets SIGTERM.
         let pid = rustix::process::Pid::from_child(&self.process);
         let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _status = self.process.wait();
     }
 }
 
-/// Runs `promtool`, which must find nothing wrong.
+/// Runs `promtool`, which must report no error.
 pub fn promtool(arguments: &[&str], file: &Path) -> Result<()> {
     let output = Command::new("promtool").args(arguments).arg(file).output();
     let output = output.context("promtool does not start; tests/setup installs it")?;

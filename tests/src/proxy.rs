@@ -1,4 +1,4 @@
-//! A wire that can be cut: a TCP forwarder between a client and a node.
+//! A TCP forwarder between a client and a node that can cut connections.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,20 +8,20 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// When a connection is to be cut: once, after the event in which `needle` was seen for
-/// the `after`th time on one connection.
+/// When a connection is cut: once, after the event in which `needle` occurs for the `after`th time
+/// on one connection.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// What is looked for in the server's bytes.
+    /// The text to find in the bytes of the server.
     pub needle: String,
-    /// How often it must have come.
+    /// The number of occurrences up to the cut.
     pub after: usize,
 }
 
 /// A running forwarder; dropping it closes all its connections.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Where clients come: `http://127.0.0.1:PORT`.
+    /// The URL for clients: `http://127.0.0.1:PORT`.
     pub base: String,
     cuts: Arc<Mutex<Cuts>>,
     task: tokio::task::JoinHandle<()>,
@@ -44,7 +44,7 @@ impl Proxy {
         Ok(Self { base, cuts, task })
     }
 
-    /// How many cuts were made.
+    /// The number of cuts so far.
     pub fn cuts(&self) -> usize {
         self.cuts.lock().expect("a forwarder panicked").done
     }
@@ -71,7 +71,7 @@ async fn accept(listener: TcpListener, upstream: String, cuts: Arc<Mutex<Cuts>>)
     }
 }
 
-/// Forwards both ways until either side ends or the wire is cut. Both sockets close then.
+/// Forwards both ways until either end closes or the connection is cut. Then both sockets close.
 async fn forward(client: TcpStream, server: TcpStream, cuts: &Mutex<Cuts>) {
     let (mut from_client, to_client) = client.into_split();
     let (from_server, mut to_server) = server.into_split();
@@ -81,7 +81,7 @@ async fn forward(client: TcpStream, server: TcpStream, cuts: &Mutex<Cuts>) {
     }
 }
 
-/// Forwards what the server says, and returns where the wire is to be cut.
+/// Forwards the bytes of the server up to the place of a cut.
 async fn back(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cuts: &Mutex<Cuts>) {
     let mut piece = vec![0; 64 << 10];
     let mut seen = Vec::new();
@@ -104,7 +104,7 @@ async fn back(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cuts: &Mutex<Cuts
 }
 
 impl Cuts {
-    /// Where to cut what a connection has carried so far, if it is to be cut now.
+    /// The place of the cut in the bytes of a connection so far, if a cut is due.
     fn place(&self, seen: &[u8]) -> Option<usize> {
         let cut = self.due.first()?;
         let needle = cut.needle.as_bytes();

@@ -1,4 +1,4 @@
-//! HTTP by hand, for what no HTTP library would send.
+//! HTTP requests as bytes, for requests that no HTTP library sends.
 
 use std::time::Duration;
 
@@ -6,32 +6,32 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Most of an answer that is read.
+/// The maximum number of bytes that are read from an answer.
 const ANSWER_MAX: usize = 1 << 20;
 
-/// What came back, as far as it came.
+/// The received answer, which may be incomplete.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// The status of the first response, if there was one.
     pub status: Option<u16>,
-    /// Everything that came, head included.
+    /// All received bytes, including the head.
     pub text: String,
 }
 
 impl Answer {
-    /// How many responses came over the connection.
+    /// The number of responses on the connection.
     pub fn responses(&self) -> usize {
         self.text.matches("HTTP/1.1 ").count()
     }
 }
 
-/// Sends bytes to `host:port` and reads until the other side closes or says no more.
+/// Sends bytes to `host:port` and reads until the server closes or sends nothing for `quiet`.
 pub async fn send(base: &str, bytes: &[u8], quiet: Duration) -> Result<Answer> {
     let address = base.strip_prefix("http://").context("not http")?;
     let mut stream = TcpStream::connect(address).await?;
     let (mut from, mut to) = stream.split();
     let mut got = Vec::new();
-    // The answer may come, and the connection close, before all is written.
+    // The server may answer and close the connection before all bytes are written.
     let write = async {
         let _ = to.write_all(bytes).await;
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! A cluster whose tools write down each of their runs, for tests that do one thing to it.
+//! A cluster whose tools record each of their runs, for tests with one fault each.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,33 +15,33 @@ use crate::partition::Gate;
 use crate::redis::Redis;
 use crate::sse::{Events, PATIENCE};
 
-/// How long a request may be held that cannot be served (`sessions.hold_ms`, 25 s), and a
-/// little more. No request may be without an answer for longer.
+/// How long a node may hold a request that it cannot serve (`sessions.hold_ms`, 25 s), and a
+/// margin. Each request must have an answer within this time.
 pub const HELD: Duration = Duration::from_millis(27_500);
 
-/// From when on an error may be the answer of a request that was held.
+/// The time after which an error may be the answer to a request that was held.
 pub const HELD_AT_LEAST: Duration = Duration::from_millis(24_500);
 
-/// A Redis and nodes over it.
+/// A Redis and nodes that use it.
 #[derive(Debug)]
 pub struct Recorded {
-    /// In their order; where one was killed or taken out there is none.
+    /// The nodes in their order; `None` for a node that was killed or removed.
     pub nodes: Vec<Option<Node>>,
-    /// The Redis of all nodes. It keeps what it was told over a restart.
+    /// The Redis of all nodes. It keeps its data over a restart.
     pub redis: Redis,
     runs: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Recorded {
-    /// Starts a node for each of these setups, which share a Redis and a secret, and waits
-    /// until each may claim sessions.
+    /// Starts a node for each of these setups, which share a Redis and a secret, and waits until
+    /// each node may claim sessions.
     pub async fn start(setups: impl IntoIterator<Item = Setup>) -> Result<Self> {
         let setups = setups.into_iter().map(|setup| Ok((port()?, setup)));
         Self::start_at(setups.collect::<Result<Vec<_>>>()?).await
     }
 
-    /// Two nodes that reach each other through the gate of whoever is reached.
+    /// Two nodes that reach each other through gates. A gate forwards connections to its node.
     pub async fn start_apart(setup: impl Fn() -> Setup) -> Result<(Self, [Gate; 2])> {
         let ports = [port()?, port()?];
         let gates = [
@@ -53,7 +53,7 @@ impl Recorded {
         Ok((Self::start_at(setups).await?, gates))
     }
 
-    /// As [`Recorded::start`]. The port of each node is where its peers come.
+    /// As [`Recorded::start`]. Each port is the one on which the node listens for its peers.
     async fn start_at(setups: impl IntoIterator<Item = (u16, Setup)>) -> Result<Self> {
         let redis = Redis::start_durable()?;
         let folder = tempfile::tempdir()?;
@@ -81,7 +81,7 @@ impl Recorded {
         Ok(cluster)
     }
 
-    /// A node that runs.
+    /// A running node.
     pub fn node(&self, node: usize) -> Result<&Node> {
         self.nodes[node].as_ref().context("the node is not running")
     }
@@ -91,35 +91,35 @@ impl Recorded {
         self.nodes[node].take().context("the node is not running")?.kill()
     }
 
-    /// A session that a node owns.
+    /// Opens a session that a node owns.
     pub async fn open(&self, node: usize, revision: &str) -> Result<Client> {
         Client::open_with(self.node(node)?.demo(), revision, json!({ "elicitation": {} })).await
     }
 
-    /// How often a tool ran that was given this key.
+    /// The number of runs of tools that were given this key.
     pub fn runs(&self, key: &str) -> Result<usize> {
         let runs = std::fs::read_to_string(&self.runs)?;
         Ok(runs.lines().filter(|line| line.split(' ').next() == Some(key)).count())
     }
 }
 
-/// Waits until a figure of a node is as is due.
+/// Waits until the value of a metric of a node is as expected.
 pub async fn reaches(node: &Node, metric: &str, is_due: impl Fn(f64) -> bool) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !node.metric(metric).await?.is_some_and(&is_due) {
-        ensure!(Instant::now() < until, "{metric} is not as is due: {}", node.output());
+        ensure!(Instant::now() < until, "{metric} is not as expected: {}", node.output());
         sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-/// A call of a recording tool.
+/// A call of a tool that records its runs.
 pub fn call(client: &Client, tool: &str, mut arguments: Value, key: &str) -> Value {
     arguments["key"] = json!(key);
     client.call_with_progress(tool, arguments, json!(key))
 }
 
-/// The final response of a request, and how long it took; an error where none came in time.
+/// The final response to a request, and how long it took; an error if none came in time.
 pub async fn answer(client: &Client, message: Value) -> Result<(Value, Duration)> {
     let began = Instant::now();
     let answer = async { final_response(client.send(message).await?).await };
@@ -136,7 +136,7 @@ pub fn text(response: &Value) -> Result<&str> {
     }
 }
 
-/// What a message says, without the middle of a long one.
+/// The text of a message; of a long one, its beginning and its length.
 pub fn shortened(message: &Value) -> String {
     let text = message.to_string();
     match text.char_indices().nth(400) {
@@ -145,7 +145,8 @@ pub fn shortened(message: &Value) -> String {
     }
 }
 
-/// Reads a stream to its final response: the progress that it told before, and the response.
+/// Reads a stream up to its final response; returns the progress numbers before it, and the
+/// response.
 pub async fn follow(events: &mut Events) -> Result<(Vec<u64>, Option<Value>)> {
     let mut told = Vec::new();
     while let Some((_, message)) = events.message().await? {
@@ -157,7 +158,7 @@ pub async fn follow(events: &mut Events) -> Result<(Vec<u64>, Option<Value>)> {
     Ok((told, None))
 }
 
-/// The status of a ping in a session, at a node.
+/// The status of a ping in a session, sent to a node.
 pub async fn pinged(client: &Client, node: &Node) -> Result<u16> {
     let mut twin = client.twin();
     twin.url = node.demo();

@@ -1,5 +1,5 @@
-//! A Redis of a test's own: one server, or several that [watch one](sentinels) or
-//! [share the keys](clustered).
+//! A Redis of one test: one server, or several, as a primary with [Sentinels](sentinels) or as a
+//! [Redis Cluster](clustered).
 
 pub mod clustered;
 mod reply;
@@ -16,43 +16,43 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::tools;
 
-/// How long it may take to start.
+/// The maximum time for a server to start.
 const START: Duration = Duration::from_secs(20);
 
-/// A running Redis. It ends with this value, and with this process however that ends.
+/// A running Redis. It ends when this value is dropped, and when this process ends for any reason.
 #[derive(Debug)]
 pub struct Redis {
     process: Child,
     port: u16,
     arguments: Vec<String>,
     server: Pid,
-    /// It was ended, and its port may be another's.
+    /// The server has ended, and another process may use its port.
     has_ended: bool,
-    /// What it keeps is here, if anything.
+    /// The folder of the server's data, if it keeps any.
     folder: Option<tempfile::TempDir>,
-    /// The server lives until this closes.
+    /// The server ends when this pipe closes.
     _leash: ChildStdin,
 }
 
 impl Redis {
-    /// Starts one, which keeps nothing on disk.
+    /// Starts a server that keeps nothing on disk.
     pub fn start() -> Result<Self> {
         let port = crate::nodes::port()?;
         Self::start_at(port, &["--port", &port.to_string()])
     }
 
-    /// Starts one that speaks TLS only, with these arguments in addition. Where it is still
-    /// has to be written as `rediss`.
+    /// Starts a server that accepts TLS only, with these arguments in addition. In its URL, the
+    /// caller must replace the scheme with `rediss`.
     pub fn start_with_tls(arguments: &[&str]) -> Result<Self> {
         let port = crate::nodes::port()?;
         let at = port.to_string();
         Self::start_at(port, &[&["--port", "0", "--tls-port", &at], arguments].concat())
     }
 
-    /// Starts one that keeps what it was told over a restart.
+    /// Starts a server that keeps its data over a restart.
     pub fn start_durable() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        // Not one that the system may give away meanwhile.
+        // The kernel must not assign the port to another process during a restart.
         let port = crate::nodes::port()?;
         let (at, dir) = (port.to_string(), folder.path().display().to_string());
         let mut redis =
@@ -61,24 +61,25 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Starts one with these arguments in addition, which keeps nothing on disk.
+    /// Starts a server with these arguments in addition, which keeps nothing on disk.
     fn start_with(arguments: &[&str]) -> Result<Self> {
         let port = crate::nodes::port()?;
         Self::start_at(port, &[&["--port", &port.to_string()], arguments].concat())
     }
 
-    /// Starts one as a file says: with what it writes there, it knows again who it was.
+    /// Starts a server with a configuration file. The server also writes its identity to this
+    /// file.
     fn start_by_file(file: &std::path::Path, arguments: &[&str]) -> Result<Self> {
         let (port, file) = (crate::nodes::port()?, file.display().to_string());
         Self::run(port, &[&[&file, "--port", &port.to_string()], arguments].concat())
     }
 
-    /// Kills it as a crash would; it does not come back.
+    /// Kills the server as a crash would; it is not started again.
     pub fn kill(&self) -> Result<()> {
         Ok(kill_process(self.server, Signal::KILL)?)
     }
 
-    /// Kills it and starts it again at its port.
+    /// Kills the server and starts it again at its port.
     pub fn restart(&mut self) -> Result<()> {
         self.end();
         let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
@@ -88,39 +89,39 @@ impl Redis {
         Ok(())
     }
 
-    /// Stops the process where it is.
+    /// Stops the process (SIGSTOP).
     pub fn freeze(&self) -> Result<()> {
         Ok(kill_process(self.server, Signal::STOP)?)
     }
 
-    /// Lets it go on.
+    /// Continues the process (SIGCONT).
     pub fn thaw(&self) -> Result<()> {
         Ok(kill_process(self.server, Signal::CONT)?)
     }
 
-    /// The answer to a command, as it is on the wire.
+    /// The reply to a command, in the wire format.
     pub fn ask(&self, command: &str) -> Result<String> {
         ask(self.port, command)
     }
 
-    /// The texts of the answer to a command, in order; an error if that is what it is.
+    /// The texts in the reply to a command, in order; an error if the reply is an error.
     pub fn told(&self, command: &str) -> Result<Vec<String>> {
         reply::told(self.port, command).with_context(|| command.to_owned())
     }
 
-    /// The answer to a command that is answered with one text.
+    /// The reply to a command that is answered with one text.
     pub fn answer(&self, command: &str) -> Result<String> {
         self.told(command)?.into_iter().next().context("no answer")
     }
 
-    /// What stands for a name in a section of `INFO`.
+    /// The value of a name in a section of `INFO`.
     fn info(&self, section: &str, name: &str) -> Result<String> {
         let info = self.answer(&format!("INFO {section}"))?;
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         Ok(value.with_context(|| format!("no {name} in {info}"))?.trim_end().to_owned())
     }
 
-    /// A connection of one's own.
+    /// A new connection.
     pub(crate) fn connect(&self) -> Result<TcpStream> {
         Ok(TcpStream::connect(("127.0.0.1", self.port))?)
     }
@@ -159,18 +160,18 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Where it is.
+    /// The URL of the server.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 }
 
-/// The end of what Redis wrote to its log.
+/// The last lines of the log of Redis.
 fn last_lines(mut log: File) -> String {
     let mut text = String::new();
     let read = log.rewind().and_then(|()| log.read_to_string(&mut text));
@@ -181,7 +182,7 @@ fn last_lines(mut log: File) -> String {
         .fold(format!("{read:?} bytes of its log:"), |all, line| all + "\n" + line)
 }
 
-/// The server that a guard process started.
+/// The server process that a guard process started.
 fn server(guard: u32) -> Result<Pid> {
     let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children"))?;
     let server = children.split_whitespace().next();
@@ -189,7 +190,7 @@ fn server(guard: u32) -> Result<Pid> {
     Pid::from_raw(server.parse()?).context("no pid")
 }
 
-/// Asks inline, and reads until the server hangs up.
+/// Sends an inline command, and reads until the server closes the connection.
 fn ask(port: u16, command: &str) -> Result<String> {
     let mut wire = TcpStream::connect(("127.0.0.1", port))?;
     wire.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -204,11 +205,11 @@ impl Redis {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        // Its guard ends it when it is asked to end.
+        // The guard process ends the server when it gets SIGTERM.
         let _gone = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _status = self.process.wait();
-        // The system may take a moment to end what the guard killed; till then nobody else
-        // can have the port.
+        // The kernel may need a moment to end the server after the guard has killed it. Until then
+        // no other process can use the port.
         let until = Instant::now() + START;
         while TcpStream::connect(("127.0.0.1", self.port)).is_ok() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
@@ -222,14 +223,14 @@ impl Drop for Redis {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 async fn until(what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + START;
-    // Who has just died or not yet come up cannot be asked.
+    // A server that has just ended or has not started yet does not answer.
     while !matches!(is_so(), Ok(true)) {
         if Instant::now() > until {
             let last = is_so();
-            anyhow::bail!("not in time: {what}; at last {last:?}");
+            anyhow::bail!("timed out: {what}; last result {last:?}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -1,5 +1,5 @@
-//! Sessions that never rest: calls, streams that are resumed wherever they end, questions
-//! and answers, until they are told that it is enough. Every failure fails the test.
+//! Sessions that work without a pause: calls, streams that are resumed after each early end,
+//! server requests and their answers, until the test ends the load. Every failure fails the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use crate::mcp::{self, Client};
 use crate::sse::Events;
 
-/// Most times that a stream is resumed before somebody is to blame.
+/// The maximum number of resumes of a stream; more than that fail the test.
 const RESUMES_MAX: usize = 20;
 
-/// Longest that a few turns may take.
+/// The maximum time of a few turns.
 const STANDSTILL: Duration = Duration::from_secs(40);
 
 /// A running load.
@@ -27,7 +27,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Opens so many sessions at an endpoint, and lets them work.
+    /// Opens this number of sessions at an endpoint, and starts their work.
     pub async fn start(url: &str, sessions: usize) -> Result<Self> {
         let (is_over, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let mut running = JoinSet::new();
@@ -51,12 +51,12 @@ impl Load {
         Ok(Self { sessions: running, is_over, done })
     }
 
-    /// How many turns were taken so far.
+    /// The number of turns so far.
     pub fn done(&self) -> usize {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many turns more were taken, or a session failed.
+    /// Waits for this number of further turns, or until a session fails.
     pub async fn more(&mut self, turns: usize) -> Result<()> {
         let until = self.done() + turns;
         let done = Arc::clone(&self.done);
@@ -68,7 +68,7 @@ impl Load {
         tokio::select! {
             () = wait => Ok(()),
             Some(ended) = self.sessions.join_next() => ended?.context("the load fails"),
-            () = tokio::time::sleep(STANDSTILL) => bail!("the load stands still"),
+            () = tokio::time::sleep(STANDSTILL) => bail!("the load makes no progress"),
         }
     }
 
@@ -107,8 +107,8 @@ async fn work(client: &Client, turn: usize) -> Result<()> {
     Ok(())
 }
 
-/// Calls a tool, answers what it asks, and resumes its stream wherever it ends early;
-/// gives every message up to the final response.
+/// Calls a tool, answers its questions, and resumes its stream after each early end; returns every
+/// message up to the final response.
 pub async fn follow(client: &Client, call: Value) -> Result<Vec<Value>> {
     let id = call["id"].clone();
     let response = client.send(call).await?;
@@ -128,7 +128,7 @@ pub async fn follow(client: &Client, call: Value) -> Result<Vec<Value>> {
             if message["method"] == "elicitation/create" {
                 let answer = json!({ "action": "accept", "content": {} });
                 let status = client.answer(&message["id"], answer).await?.status();
-                ensure!(status == 202, "an answer is answered {status}");
+                ensure!(status == 202, "the POST of an answer got {status}");
             }
             let is_last = mcp::is_response(&message) && message["id"] == id;
             seen.push(message);
@@ -136,7 +136,7 @@ pub async fn follow(client: &Client, call: Value) -> Result<Vec<Value>> {
                 return Ok(seen);
             }
         }
-        let cursor = cursor.as_deref().context("a stream ended before it said an id")?;
+        let cursor = cursor.as_deref().context("a stream ended before its first event id")?;
         tokio::time::sleep(Duration::from_millis(retry)).await;
         events = client.resume(cursor).await.with_context(|| format!("resuming after {cursor}"))?;
     }

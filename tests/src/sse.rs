@@ -1,4 +1,4 @@
-//! Reads server-sent events off a response, block by block, as they are on the wire.
+//! Reads server-sent events from a response, block by block, as they are on the wire.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::BytesMut;
 use serde_json::Value;
 
-/// How long a test waits for something that must come.
+/// How long a test waits for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One block of a stream: everything up to an empty line.
@@ -18,7 +18,7 @@ pub struct Block {
     pub event: Option<String>,
     /// The `retry:` field.
     pub retry: Option<u64>,
-    /// The `data:` lines, joined; an empty `data:` is some empty text.
+    /// The `data:` lines, joined; an empty `data:` is an empty text, not `None`.
     pub data: Option<String>,
     /// Comment lines.
     pub comments: Vec<String>,
@@ -32,18 +32,18 @@ impl Block {
         })
     }
 
-    /// Whether it only keeps the line open.
+    /// Whether the block has only comments, which keep the connection open.
     pub fn is_comment(&self) -> bool {
         self.id.is_none() && self.event.is_none() && self.retry.is_none() && self.data.is_none()
     }
 }
 
-/// What ended a stream.
+/// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The body ended as HTTP says it should.
+    /// The body was complete.
     Proper,
-    /// The connection went away in the middle of the body.
+    /// The connection closed before the end of the body.
     Cut,
 }
 
@@ -52,18 +52,18 @@ pub enum End {
 pub struct Events {
     response: reqwest::Response,
     buffer: BytesMut,
-    /// How far the buffer was looked through for the end of a block.
+    /// How much of the buffer was already searched for the end of a block.
     scanned: usize,
-    /// What ended it, once it ended.
+    /// How the stream ended, once it has ended.
     pub end: Option<End>,
 }
 
 impl Events {
     /// Reads the body of a response, which must be 200 and SSE.
     pub fn of(response: reqwest::Response) -> Result<Self> {
-        ensure!(response.status() == 200, "no stream but {}", response.status());
+        ensure!(response.status() == 200, "not a stream: {}", response.status());
         let kind = response.headers().get("content-type").context("no content type")?;
-        ensure!(kind.to_str()?.starts_with("text/event-stream"), "no stream but {kind:?}");
+        ensure!(kind.to_str()?.starts_with("text/event-stream"), "not a stream: {kind:?}");
         Ok(Self { response, buffer: BytesMut::new(), scanned: 0, end: None })
     }
 
@@ -72,12 +72,12 @@ impl Events {
         self.response.headers()
     }
 
-    /// The next block; nothing once the stream ended.
+    /// The next block; `None` once the stream has ended.
     pub async fn next(&mut self) -> Result<Option<Block>> {
-        self.next_within(PATIENCE).await?.context("nothing came for a long time")
+        self.next_within(PATIENCE).await?.context("no block came in time")
     }
 
-    /// The next block, or nothing at all within a time.
+    /// The next block; `None` if none came within a time.
     pub async fn next_within(&mut self, time: Duration) -> Result<Option<Option<Block>>> {
         match tokio::time::timeout(time, self.read_block()).await {
             Ok(block) => block.map(Some),
@@ -119,7 +119,7 @@ impl Events {
         Ok(None)
     }
 
-    /// All blocks up to the end of the stream, comments left out.
+    /// All blocks up to the end of the stream, without comments.
     pub async fn rest(&mut self) -> Result<Vec<Block>> {
         let mut blocks = Vec::new();
         while let Some(block) = self.next().await? {
@@ -151,7 +151,7 @@ fn parse(text: &str) -> Result<Block> {
             block.comments.push(comment.to_owned());
             continue;
         }
-        // Strict readers end the stream at a line without a colon, so we must never write one.
+        // Strict readers end the stream at a line without a colon, so a node must never write one.
         let (field, value) = line.split_once(':').with_context(|| format!("no colon: {line}"))?;
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {

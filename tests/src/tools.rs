@@ -1,4 +1,4 @@
-//! Where the programs are: those built here, and those that `tests/setup` installs.
+//! The paths of the programs: those of this build, and those that `tests/setup` installs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,8 +11,8 @@ pub fn root() -> &'static Path {
 
 /// One of the programs built in this workspace.
 ///
-/// `ROUNDHOUSE_PROGRAMS` names the folder of those to test; without it they are built
-/// once, in the profile of the tests.
+/// `ROUNDHOUSE_PROGRAMS` names the folder of the programs to test. Without it the programs are
+/// built once, in the profile of the tests.
 pub fn built(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER
@@ -45,7 +45,7 @@ fn build() -> PathBuf {
     folder.to_owned()
 }
 
-/// A file that `tests/setup` installed; says so when it did not.
+/// The path of a file that `tests/setup` installed; panics with that hint if it is missing.
 pub fn installed(path: &str) -> PathBuf {
     let path = root().join("tests/.tools").join(path);
     assert!(path.exists(), "{} is missing: run tests/setup", path.display());
@@ -62,7 +62,7 @@ pub fn python(which: &str) -> PathBuf {
     installed(&format!("{which}/bin/python"))
 }
 
-/// `PATH` with Node 22 before all else.
+/// `PATH` with Node 22 as its first entry.
 pub fn path() -> String {
     let before = root().join("tests/.tools/bin");
     format!("{}:{}", before.display(), std::env::var("PATH").unwrap_or_default())

@@ -1,4 +1,4 @@
-//! A Redis Cluster of six: three primaries, each with a replica.
+//! A Redis Cluster of six servers: three primaries, each with a replica.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct Clustered {
 }
 
 impl Clustered {
-    /// A cluster that serves every slot.
+    /// Starts a cluster that serves every slot.
     pub async fn start() -> Result<Self> {
         let folders = (0..6).map(|_| tempfile::tempdir()).collect::<Result<Vec<_>, _>>()?;
         let server = |folder: &tempfile::TempDir| {
@@ -53,14 +53,14 @@ impl Clustered {
         self.all_say("cluster_known_nodes:6").await?;
         for (replica, primary) in self.servers[3..].iter().zip(&self.servers) {
             let id = primary.answer("CLUSTER MYID")?;
-            // Whoever was introduced by another may not know it yet.
+            // A server that another server has announced may not know its primary yet.
             let replicates = || replica.told(&format!("CLUSTER REPLICATE {id}")).map(|_| true);
             until("the replica knows its primary", replicates).await?;
         }
         self.all_say("cluster_state:ok").await?;
         for replica in &self.servers[3..] {
             let is_up = || Ok(replica.info("replication", "master_link_status")? == "up");
-            until("the replica has come", is_up).await?;
+            until("the replica is connected", is_up).await?;
         }
         Ok(())
     }
@@ -72,19 +72,19 @@ impl Clustered {
         Ok(())
     }
 
-    /// Where it is, for nodes.
+    /// The URL of the cluster, for nodes.
     pub fn url(&self) -> String {
         let seeds: Vec<_> =
             self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("redis+cluster://{}", seeds.join(","))
     }
 
-    /// The slot in which all leases are.
+    /// The slot of all leases.
     pub fn slot_of_leases(&self) -> Result<u16> {
         Ok(self.servers[0].answer("CLUSTER KEYSLOT {nodes}")?.parse()?)
     }
 
-    /// The slots in which anything is now.
+    /// The slots that contain keys now.
     pub fn live_slots(&self) -> Result<Vec<u16>> {
         let mut slots = BTreeSet::new();
         for server in &self.servers[..3] {
@@ -95,7 +95,7 @@ impl Clustered {
         Ok(slots.into_iter().collect())
     }
 
-    /// Which of the first three keeps a slot.
+    /// Which of the first three servers has a slot.
     pub fn home_of(&self, slot: u16) -> Result<usize> {
         let keeps = |server: &Redis| -> Result<bool> {
             let nodes = server.answer("CLUSTER NODES")?;
@@ -111,10 +111,10 @@ impl Clustered {
                 return Ok(place);
             }
         }
-        anyhow::bail!("nobody keeps slot {slot}")
+        anyhow::bail!("no server has slot {slot}")
     }
 
-    /// Moves a slot as an operator does, key by key, and rests before each.
+    /// Moves a slot as an operator does: key by key, with a pause before each.
     pub async fn move_slot(&self, slot: u16, to: usize, rest: Duration) -> Result<()> {
         let [source, target] = [&self.servers[self.home_of(slot)?], &self.servers[to]];
         let (source_id, target_id) =
@@ -133,7 +133,7 @@ impl Clustered {
         Ok(())
     }
 
-    /// Kills one of the first three and waits until its replica has its place.
+    /// Kills one of the first three servers and waits until its replica is promoted.
     pub async fn fail_over(&self, primary: usize) -> Result<()> {
         self.servers[primary].kill()?;
         let heir = &self.servers[primary + 3];

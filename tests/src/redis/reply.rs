@@ -1,4 +1,4 @@
-//! Asks one thing on a connection of its own, and reads what is answered.
+//! Sends one command on a connection of its own, and reads the reply.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How long an answer may take.
+/// The maximum time until a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The texts of an answer, in order, however deep they lie.
+/// The texts in a reply, in order, from all levels of nested arrays.
 pub(super) fn told(port: u16, command: &str) -> Result<Vec<String>> {
     let mut wire = BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
     wire.get_ref().set_read_timeout(Some(PATIENCE))?;

@@ -1,24 +1,24 @@
-//! A primary, its replica, and three Sentinels that decide which is which.
+//! A primary, its replica, and three Sentinels that decide which server is the primary.
 
 use anyhow::{Context, Result};
 
 use super::{Redis, until};
 
-/// A primary that can be lost together with what it wrote last.
+/// A primary that can be lost together with its last writes.
 #[derive(Debug)]
 pub struct Watched {
     primary: Redis,
     replica: Redis,
     sentinels: Vec<Redis>,
-    /// Where all keep what they must.
+    /// The folder of all files of the servers.
     _folder: tempfile::TempDir,
 }
 
 impl Watched {
-    /// All five, once they know each other.
+    /// Starts all five, and waits until the Sentinels have found each other.
     pub async fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        // A replica keeps there what it was sent at first.
+        // The replica stores the first copy of the data there.
         let dir = folder.path().display().to_string();
         let primary = Redis::start_with(&["--dir", &dir, "--repl-diskless-sync-delay", "0"])?;
         let of = primary.port.to_string();
@@ -37,23 +37,23 @@ impl Watched {
             until("the Sentinels know each other", is_complete).await?;
         }
         let is_up = || Ok(replica.info("replication", "master_link_status")? == "up");
-        until("the replica has come", is_up).await?;
+        until("the replica is connected", is_up).await?;
         Ok(Self { primary, replica, sentinels, _folder: folder })
     }
 
-    /// Where it is, for nodes.
+    /// The URL for nodes.
     pub fn url(&self) -> String {
         let addresses: Vec<_> =
             self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
         format!("redis+sentinel://{}/roundhouse", addresses.join(","))
     }
 
-    /// From here on the replica hears nothing. Nobody corrects that for 10 s.
+    /// Cuts the replica off from its primary. The Sentinels do not correct that for 10 s.
     pub fn part(&self) -> Result<()> {
         self.replica.told("REPLICAOF 127.0.0.1 1").map(drop)
     }
 
-    /// Kills the primary. Answers how many bytes of replication nobody else has.
+    /// Kills the primary. Returns how many bytes of replication no other server has.
     pub fn kill_primary(&self) -> Result<u64> {
         let offset = |server: &Redis, name| -> Result<u64> {
             server.info("replication", name)?.parse().context("no offset")
@@ -64,14 +64,14 @@ impl Watched {
         Ok(written.saturating_sub(held))
     }
 
-    /// Waits until the replica has the primary's place.
+    /// Waits until the replica is promoted.
     pub async fn promoted(&self) -> Result<()> {
         let is_primary = || Ok(self.replica.info("replication", "role")? == "master");
         until("the replica is promoted", is_primary).await
     }
 }
 
-/// What a Sentinel is told.
+/// The configuration of a Sentinel.
 fn watching(primary: u16) -> String {
     format!(
         "bind 127.0.0.1\n\
