@@ -1,7 +1,7 @@
-//! What every client saw and what every tool did, written down while it happens.
+//! The observations of every client and the runs of every tool, recorded while they happen.
 //!
-//! [`History::judge`] (in [`judge`]) reads it afterwards, in the manner of Jepsen. Nothing
-//! here waits, decides or connects.
+//! [`History::judge`] (in [`judge`]) checks the history afterwards, as Jepsen does. Nothing here
+//! waits, decides or connects.
 
 pub mod judge;
 
@@ -12,8 +12,8 @@ use serde_json::Value;
 
 pub use self::judge::{Figures, Silences, Verdict};
 
-/// Names one request of one client, in all that is said of it. A tool that is asked to
-/// record writes it down; progress of the request carries it as its token.
+/// Identifies one request of one client in the whole history. A recording tool writes it down at
+/// each run; progress of the request carries it as its token.
 pub type Key = String;
 
 /// One line of a history.
@@ -21,26 +21,26 @@ pub type Key = String;
 pub struct Entry {
     /// Milliseconds since the history began.
     pub at: u64,
-    /// The session it is about; empty for the cluster as a whole.
+    /// The session of the entry; empty for the cluster as a whole.
     pub session: String,
     /// What happened.
     pub what: What,
 }
 
-/// What a request asks for, as far as the judge must know.
+/// The parameters of a request that the judge needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// How far the tool counts; each number is an event.
+    /// The number to which the tool counts; each number is an event.
     pub count: u64,
-    /// It asks the client something first, so it is never run again.
+    /// The tool sends a request to the client first, so the call is never run again.
     pub asks: bool,
-    /// It tells the session's GET stream something, once.
+    /// The tool sends one message to the session's GET stream.
     pub announces: bool,
-    /// The tool leaves a trace of each run.
+    /// The tool records each run.
     pub is_recorded: bool,
-    /// It says of itself that it may be run again.
+    /// The tool declares that the call may run again.
     pub may_rerun: bool,
-    /// The client has asked for no log lines as unimportant as the tool's.
+    /// The client has set a log level that excludes the log lines of the tool.
     pub is_quiet: bool,
 }
 
@@ -50,37 +50,37 @@ pub struct Asked {
 pub enum What {
     /// A client posted a request.
     Sent { key: Key, asked: Asked },
-    /// An event came on the stream of `on`: its id, and what it says.
+    /// An event came on the stream of `on`: its id, and its content.
     Event { on: Key, id: Option<String>, content: Content },
-    /// A final response came where that of `on` was due.
+    /// A final response came in place of the one of `on`.
     FinalResponse { on: Key, id: Option<String>, of: Key, is_error: bool, text: String },
-    /// The connection ended without a final response. `by_client`: it was our own doing.
+    /// The connection ended without a final response. `by_client`: the client of the test cut it.
     Cut { on: Key, after: Option<String>, by_client: bool, node: usize },
-    /// A GET stream is open at a node, from now on or from an event on.
+    /// A GET stream is open at a node, from its beginning or after an event.
     Listens { on: Key, node: usize },
-    /// A client asks another node for what follows an event.
+    /// A client resumes at another node after an event.
     Resumed { on: Key, after: String, node: usize },
-    /// A refusal by status, where a stream, a final response or an acceptance was due.
+    /// A refusal by HTTP status, in place of a stream, a final response or an acceptance.
     Refused { on: Key, status: u16, text: String },
-    /// No byte of an answer came: the ingress went, and the client does not repeat it.
+    /// No byte of an answer came: the ingress ended, and the client does not repeat the request.
     Gone { on: Key, node: usize },
-    /// A connection broke without an answer, and what it was for is repeated.
+    /// A connection broke without an answer, and the client repeats the request.
     Broke { on: Key, node: usize },
-    /// How a DELETE of the session was answered; `None`: its connection broke.
+    /// The result of a DELETE of the session; `None`: its connection broke.
     Deleted { node: usize, status: Option<u16> },
-    /// How a request with the id of a deleted session was answered, and after what time.
+    /// The result of a request with the id of a deleted session, and the time that it took.
     TriedAgain { node: usize, status: Option<u16>, took_ms: u64 },
-    /// The client wants it no more; no final response is due.
+    /// The client has cancelled the request; no final response is due.
     Dropped { on: Key },
-    /// The client waited long enough.
+    /// The client has reached its time limit.
     GaveUp { on: Key },
     /// A tool ran.
     Ran { key: Key, process: u32 },
-    /// Something was done to a node and its process, or to all nodes (`None`).
+    /// A fault of a node and its process, or of all nodes (`None`).
     Fault { node: Option<usize>, what: &'static str, process: u32 },
 }
 
-/// What an event says.
+/// The content of an event.
 #[expect(missing_docs, reason = "each variant's sentence names its fields")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
@@ -88,14 +88,14 @@ pub enum Content {
     Progress { of: Key, number: u64 },
     /// A log line of a request.
     Log { of: Key, number: u64 },
-    /// A question to the client, by the id of the question, asked by a request.
+    /// A request of the server to the client, by its id, and the call that caused it.
     Question { of: Key, id: String },
-    /// Anything else, as it came.
+    /// Any other message, unchanged.
     Other(String),
 }
 
 impl Content {
-    /// What a message says; not for final responses.
+    /// The content of a message that is not a final response.
     pub fn read(message: &Value) -> Self {
         let params = &message["params"];
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -119,7 +119,7 @@ impl Content {
         }
     }
 
-    /// The request whose stream it belongs on, if it belongs to one.
+    /// The request to whose stream the content belongs, if there is one.
     pub fn of(&self) -> Option<&Key> {
         match self {
             Self::Progress { of, .. } | Self::Log { of, .. } | Self::Question { of, .. } => {
@@ -130,7 +130,7 @@ impl Content {
     }
 }
 
-/// A history that is being written, by many at once. Clones share it.
+/// A history that several tasks write at the same time. Clones share it.
 #[derive(Clone, Debug)]
 pub struct History {
     began: Instant,
@@ -144,14 +144,14 @@ impl Default for History {
 }
 
 impl History {
-    /// Writes a line.
+    /// Adds an entry.
     pub fn note(&self, session: &str, what: What) {
         let at = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let entry = Entry { at, session: session.to_owned(), what };
         self.entries.lock().expect("a writer panicked").push(entry);
     }
 
-    /// Adds what tools wrote down: a line for each run, its key and its process.
+    /// Adds the runs that tools recorded: a line for each run, with its key and its process.
     pub fn add_runs(&self, lines: &str) {
         for line in lines.lines() {
             if let Some((key, process)) = line.split_once(' ') {
@@ -161,12 +161,12 @@ impl History {
         }
     }
 
-    /// All that was written so far.
+    /// All entries so far.
     pub fn entries(&self) -> Vec<Entry> {
         self.entries.lock().expect("a writer panicked").clone()
     }
 
-    /// What is to be said of it.
+    /// Checks the entries so far.
     pub fn judge(&self) -> Verdict {
         judge::judge(&self.entries())
     }

@@ -1,7 +1,7 @@
-//! Reads a history and says what in it must never happen.
+//! Checks a history for events that must never happen.
 //!
-//! Pure: entries in, a verdict out. What each rule notices is shown at the end by histories
-//! that break it.
+//! Pure: the input is entries, the output is a verdict. The tests at the end have histories that
+//! break each rule.
 
 mod event_ids;
 mod faults;
@@ -15,42 +15,42 @@ use self::faults::Faults;
 use self::request_rules::RequestRules;
 use super::{Asked, Content, Entry, Key, What};
 
-/// How long a request is held that cannot be served yet (`hold_ms`), in milliseconds, less
-/// what clocks and timers differ by; then an error may be its final response.
+/// The minimum time after which an error may be the final response to a request that cannot be
+/// served yet: `hold_ms`, less the differences of clocks and timers, in milliseconds.
 const HOLD_MS: u64 = 24_500;
 
-/// Most requests that one node may lose by being asked to stop, while no balancer was told:
-/// those that waited in the queue of the listener that it closed.
+/// The maximum number of requests that one node may lose when it is asked to stop and the balancer
+/// is not informed: the requests in the queue of the listener that it closed.
 const STOP_LOSES_MAX: usize = 5;
 
-/// How long after its start a node may claim the sessions of others, in milliseconds: it waits
-/// for 3,000 and takes a moment to start.
+/// How long after its start a node may claim the sessions of other nodes, in milliseconds: it
+/// waits for 3,000, and its start takes some time.
 const SETTLED_MS: u64 = 3_300;
 
-/// How long what a killed process had sent may take to be read, in milliseconds.
+/// The maximum time to read the bytes that a killed process had sent, in milliseconds.
 const ON_ITS_WAY_MS: u64 = 10;
 
 /// How long before a request the report of a violation begins, in milliseconds.
 const SHOWN_BEFORE_MS: u64 = 2_000;
 
-/// Most violations that a report shows in full.
+/// The maximum number of violations that a report shows in full.
 const SHOWN_MAX: usize = 12;
 
-/// Something that must never happen.
+/// An event that must never happen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
-    /// Which rule it breaks.
+    /// The rule that it breaks.
     pub rule: &'static str,
-    /// The request it is about.
+    /// The request with the violation.
     pub key: Key,
-    /// What was seen.
+    /// The observation that breaks the rule.
     pub seen: String,
 }
 
-/// What a history amounts to.
+/// The counts and times of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Faults by kill.
+    /// Nodes killed with SIGKILL.
     pub kills: usize,
     /// Requests sent.
     pub requests: usize,
@@ -62,15 +62,15 @@ pub struct Figures {
     pub events: usize,
     /// Resumes.
     pub resumes: usize,
-    /// Connections that ended early and not by the client's doing.
+    /// Connections that ended early and that the client did not cut.
     pub cuts: usize,
     /// Requests with the id of a deleted session.
     pub tried_again: usize,
-    /// How long calls took that a tool answers at once, in milliseconds; sorted.
+    /// The times of calls whose tool answers at once, in milliseconds; sorted.
     pub waits: Vec<u64>,
-    /// Calls that went with their ingress, before any byte of an answer or any id.
+    /// Calls lost with their ingress, before any byte of an answer or any id.
     pub lost_with_ingress: usize,
-    /// What was killed, in order.
+    /// One element for each kill, in order.
     pub silences: Vec<Silences>,
 }
 
@@ -79,14 +79,14 @@ pub struct Figures {
 pub struct Silences {
     /// Another node ran for longer than [`SETTLED_MS`]: it could claim sessions at once.
     pub had_heir: bool,
-    /// From the SIGKILL to the next event of each stream on the same client connection, in
-    /// milliseconds; sorted. Less the time in which a second run repeats what the first one had
-    /// reported.
+    /// The times from the SIGKILL to the next event of each stream on the same client connection,
+    /// in milliseconds; sorted. Each is reduced by the time in which a second run repeats events
+    /// that the first run had reported.
     pub gaps: Vec<u64>,
 }
 
 impl Figures {
-    /// The gaps after all kills, sorted; or those after kills where another node could claim
+    /// The gaps after all kills, sorted; or only those after kills when another node could claim
     /// sessions at once.
     pub fn gaps(&self, with_heir: bool) -> Vec<u64> {
         let kills = self.silences.iter().filter(|kill| kill.had_heir || !with_heir);
@@ -96,21 +96,21 @@ impl Figures {
     }
 }
 
-/// Whether a history is one that may happen.
+/// The result of the check of a history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// What must never happen, in the order of the rules.
+    /// The violations, in the order of the rules.
     pub violations: Vec<Violation>,
-    /// How much happened.
+    /// The counts and times of the history.
     pub figures: Figures,
-    /// What was seen of each request with a violation, for the report.
+    /// The observations of each request with a violation, for the report.
     scenarios: BTreeMap<Key, Vec<String>>,
 }
 
 impl Verdict {
-    /// Fails unless streams of killed owners went on as soon as is promised, and calls were
-    /// answered in that time: half of them in `median_ms`, all of them in `longest_ms`. The
-    /// median is of streams that another node could claim at once.
+    /// Fails unless streams of killed owners continued and calls were answered within these
+    /// limits: half of them within `median_ms`, all of them within `longest_ms`. The median of the
+    /// streams includes only those that another node could claim at once.
     pub fn in_time(&self, median_ms: u64, longest_ms: u64) -> anyhow::Result<()> {
         let (gaps, waits) = (self.figures.gaps(false), &self.figures.waits);
         for (times, all) in [(&self.figures.gaps(true), &gaps), (waits, waits)] {
@@ -132,7 +132,7 @@ impl Verdict {
         Ok(())
     }
 
-    /// Violations of a rule.
+    /// The number of violations of a rule.
     pub fn of(&self, rule: &str) -> usize {
         self.violations.iter().filter(|violation| violation.rule == rule).count()
     }
@@ -189,7 +189,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// All that is known of one request.
+/// The entries and the runs of one request.
 #[derive(Default)]
 struct Request<'a> {
     asked: Asked,
@@ -197,12 +197,12 @@ struct Request<'a> {
     lines: Vec<&'a Entry>,
     runs: Vec<u32>,
     is_sent: bool,
-    /// When.
+    /// The time of the request.
     sent: u64,
 }
 
 impl Request<'_> {
-    /// When its final response came.
+    /// The time of its final response.
     fn final_response(&self) -> Option<u64> {
         let final_response =
             self.lines.iter().find(|line| matches!(line.what, What::FinalResponse { .. }))?;
@@ -210,7 +210,7 @@ impl Request<'_> {
     }
 }
 
-/// Judges a whole history.
+/// Checks a whole history.
 pub fn judge(entries: &[Entry]) -> Verdict {
     let mut verdict = Verdict::default();
     let mut requests: BTreeMap<&str, Request<'_>> = BTreeMap::new();
@@ -264,7 +264,7 @@ pub fn judge(entries: &[Entry]) -> Verdict {
     verdict
 }
 
-/// What was seen of a request, and what was done to nodes shortly before and meanwhile.
+/// The observations of a request, and the faults shortly before it and during it.
 fn scenario(entries: &[Entry], request: &Request<'_>, owners: &[u32]) -> Vec<String> {
     let ends = request.lines.last().map_or(request.sent, |last| last.at);
     let around = request.sent.saturating_sub(SHOWN_BEFORE_MS)..=ends;
@@ -274,12 +274,12 @@ fn scenario(entries: &[Entry], request: &Request<'_>, owners: &[u32]) -> Vec<Str
     };
     let lines =
         entries.iter().filter(is_shown).map(|entry| format!("{} {:?}", entry.at, entry.what));
-    let owners = format!("its owner, as far as is known: processes {owners:?}");
+    let owners = format!("possible owners: processes {owners:?}");
     lines.chain([owners]).collect()
 }
 
-/// The processes that may have worked on a request: those that ran it, else the one that
-/// last ran something for its session before.
+/// The processes that may have worked on a request: those that ran it, or else those that ran the
+/// last earlier request of its session.
 fn owners(request: &Request<'_>, requests: &BTreeMap<&str, Request<'_>>) -> Vec<u32> {
     if !request.runs.is_empty() {
         return request.runs.clone();
@@ -291,7 +291,7 @@ fn owners(request: &Request<'_>, requests: &BTreeMap<&str, Request<'_>>) -> Vec<
     last.map_or_else(Vec::new, |last| last.runs.clone())
 }
 
-/// Who is asked to stop may lose a handful.
+/// A node that is asked to stop may lose at most [`STOP_LOSES_MAX`] requests.
 fn stops(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
     let mut found = Vec::new();
     for (stopped, from, to) in faults.stops() {
@@ -311,7 +311,7 @@ fn stops(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
     found
 }
 
-/// How long calls took that their tool answers at once.
+/// The times of calls whose tool answers at once.
 fn waits(requests: &BTreeMap<&str, Request<'_>>) -> Vec<u64> {
     let is_quick = |asked: &Asked| asked.is_recorded && asked.count == 0 && !asked.asks;
     let quick = requests.values().filter(|request| is_quick(&request.asked));
@@ -321,7 +321,7 @@ fn waits(requests: &BTreeMap<&str, Request<'_>>) -> Vec<u64> {
     waits
 }
 
-/// How long the streams of killed owners were silent where their ingress lived.
+/// How long the streams of killed owners were silent, if their ingress still ran.
 fn silences(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<Silences> {
     let mut kills = Vec::new();
     let mut started = BTreeMap::new();
@@ -337,7 +337,8 @@ fn silences(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<Si
         let had_heir = started.values().any(|started| entry.at - started > SETTLED_MS);
         let mut gaps = Vec::new();
         for request in requests.values().filter(|request| request.runs.contains(&process)) {
-            // What was on its way when the owner died is not its successor's.
+            // Bytes that were in transit when the owner was killed do not come from the next
+            // owner.
             let killed = entry.at + ON_ITS_WAY_MS;
             let started = request.lines.iter().any(|line| {
                 line.at <= killed && matches!(line.what, What::Event { id: Some(_), .. })
@@ -356,9 +357,9 @@ fn silences(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<Si
     kills
 }
 
-/// For how long the run after this process' run repeats what the client has already seen, of which
-/// nothing is sent again: as long as the first run took for it. `None` where that is not known,
-/// since the killed run was itself a repetition.
+/// How long the run after this process' run repeats progress that the client has already seen and
+/// that is not sent again: as long as the first run took for it. `None` if that is not known,
+/// because the killed run was itself a repetition.
 fn repeats_for(request: &Request<'_>, process: u32, killed: u64) -> Option<u64> {
     let run = request.runs.iter().position(|run| *run == process)?;
     if run + 1 == request.runs.len() {

@@ -1,4 +1,4 @@
-//! What may be seen where the link between two living nodes broke.
+//! The permitted observations after the link between two running nodes broke.
 
 use super::*;
 
@@ -13,10 +13,10 @@ fn a_result_may_come_alone_where_the_link_broke_before_anything_was_written() {
         text: String::new(),
     };
     check([sent("a"), partition.clone(), alone(None), ran("a", 7)], &[]);
-    // Not on a stream, whose events are in the log; nor where no link broke.
+    // An error: the response is on a stream, whose events are in the log. Also if no link broke.
     check([sent("a"), partition.clone(), alone(Some("1.x-2")), ran("a", 7)], &["lost"]);
     check([sent("a"), alone(None), ran("a", 7)], &["lost"]);
-    // Nor in the middle.
+    // Also in the middle of the progress.
     let lines = [sent("a"), progress("1.x-2", 1), partition, alone(None), ran("a", 7)];
     check(lines, &["lost"]);
 }
@@ -26,7 +26,7 @@ fn a_stream_may_begin_late_where_the_link_broke_before_anything_was_written() {
     let partition = || What::Fault { node: None, what: "partition", process: 0 };
     let late = [progress("1.x-2", 2), final_response("1.x-3"), ran("a", 7)];
     check([sent("a"), partition()].into_iter().chain(late.clone()), &[]);
-    // Not where no link broke, nor in the middle, nor at the end.
+    // An error if no link broke, in the middle of the progress, and at its end.
     check([sent("a")].into_iter().chain(late), &["lost"]);
     let asked = Asked { count: 3, ..COUNTED };
     let sent = || What::Sent { key: "a".into(), asked };
@@ -46,7 +46,7 @@ fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_
     check(cut(COUNTED), &[]);
     check(cut(Asked { may_rerun: true, ..COUNTED }), &["error"]);
     check(lines(COUNTED), &["error"]);
-    // Its silence was noticed before the call came.
+    // The silence was detected before the call came.
     let mut late = history(cut(COUNTED));
     pass(&mut late, 1, 2_000);
     check_entries(&late, &["error"]);

@@ -1,4 +1,4 @@
-//! Histories that may happen, and one that breaks each rule.
+//! Histories that may happen, and histories that break each rule.
 
 use super::super::{Asked, Content, Entry, What};
 use super::{Silences, judge};
@@ -63,7 +63,7 @@ fn error(id: &str) -> What {
     What::FinalResponse { on, id: Some(id.into()), of, is_error: true, text: "lost".into() }
 }
 
-/// Time that passes: nothing in it is judged.
+/// Moves the entries from `from` on to a later time, without any entry in between.
 fn pass(lines: &mut [Entry], from: usize, ms: u64) {
     lines.iter_mut().skip(from).for_each(|line| line.at += ms);
 }
@@ -236,7 +236,7 @@ fn the_silence_after_a_kill_counts_where_the_connection_lived() {
     assert_eq!(judge(&lines).figures.silences, silences);
 }
 
-/// The second run is silent until it has come as far as the first one.
+/// The second run sends no events until it has reached the position of the first one.
 #[test]
 fn what_a_second_run_repeats_is_not_counted_as_silence() {
     let asked = Asked { may_rerun: true, ..COUNTED };
@@ -268,7 +268,7 @@ fn a_node_that_ran_for_long_is_an_heir() {
     assert!(!killed(7_000));
 }
 
-/// A call whose tool runs in process 7 of node 0, with what was done meanwhile, ends in an error.
+/// A call whose tool runs in process 7 of node 0 ends in an error, with faults meanwhile.
 fn failed(asked: Asked, meanwhile: impl IntoIterator<Item = What>) -> Vec<What> {
     let mut lines = vec![
         fault(0, "starts", 7),
@@ -302,7 +302,7 @@ fn an_error_of_a_call_that_may_be_run_again_is_noticed_unless_it_has_asked() {
     check(begun.into_iter().chain(lines), &[]);
 }
 
-/// A call that came when its owner had just stopped may not have been begun.
+/// A call that came just after its owner had stopped may not have begun.
 #[test]
 fn an_error_may_come_where_a_stop_broke_the_link_of_a_call_that_had_no_answer() {
     for (ms, rules) in [(1_500, &[][..]), (500, &["error"])] {
@@ -328,7 +328,7 @@ fn an_error_is_noticed_where_the_owner_was_stopped_for_less_than_a_lease() {
 
 #[test]
 fn an_error_is_noticed_where_the_owner_was_struck_before_the_call_or_after_it() {
-    // What comes while the system ends the process is lost with it.
+    // Calls that arrive while the kernel ends the process are lost with it.
     for (ms, rules) in [(15, &[][..]), (25, &["error"])] {
         let mut before = vec![fault(0, "SIGKILL", 7)];
         before.extend(failed(COUNTED, []));
@@ -341,7 +341,7 @@ fn an_error_is_noticed_where_the_owner_was_struck_before_the_call_or_after_it() 
     check(after, &["error"]);
 }
 
-/// Its session's owner is known by what that ran before.
+/// The earlier runs of a session show its owner.
 #[test]
 fn an_error_of_a_call_that_never_ran_is_noticed_where_its_session_was_another_nodes() {
     let before = What::Sent { key: "b".into(), asked: Asked { count: 0, ..COUNTED } };
@@ -382,7 +382,7 @@ fn a_stream_cut_by_a_node_to_which_nothing_was_done_is_noticed() {
     let mut late = history(stream(Some(fault(0, "SIGKILL", 7))));
     pass(&mut late, 3, 2_000);
     check_entries(&late, &["cut without a fault"]);
-    // Meanwhile its client answered a question, and read nothing.
+    // Meanwhile its client answered a server request, and did not read.
     let content = Content::Question { of: "a".into(), id: "q".into() };
     let question = What::Event { on: "a".into(), id: Some("1.x-2".into()), content };
     let begun = [sent("a"), progress("1.x-1", 1), question, fault(0, "SIGKILL", 7), cut(0)];
@@ -431,7 +431,7 @@ fn toggled(key: &str) -> [What; 2] {
     [What::Sent { key: key.into(), asked }, done]
 }
 
-/// A session that listens, in which three calls tell it something; then time passes.
+/// A session with a GET stream, to which three calls send a message; then time passes.
 fn listened(events: [Vec<What>; 3]) -> Vec<Entry> {
     let mut lines = vec![fault(0, "starts", 7), listens(0)];
     for (call, events) in ["a", "b", "c"].into_iter().zip(events) {
@@ -450,7 +450,7 @@ fn an_event_of_a_get_stream_that_is_lost_is_noticed() {
     let all = [vec![changed("0.x-1")], vec![changed("0.x-2")], vec![changed("0.x-3")]];
     check_entries(&listened(all), &[]);
     check_entries(&listened([vec![changed("0.x-1")], vec![], vec![changed("0.x-3")]]), &["lost"]);
-    // Before the first one none is due.
+    // No message is due before the first one.
     check_entries(&listened([vec![], vec![changed("0.x-2")], vec![changed("0.x-3")]]), &[]);
 }
 
@@ -499,7 +499,7 @@ fn a_deleted_id_that_opens_something_is_noticed() {
     for status in [200, 400, 503] {
         check([deleted(Some(204)), tried(404), tried(status)], &["deleted lives"]);
     }
-    // It was not said to be deleted.
+    // The DELETE was not acknowledged with 204.
     check([deleted(Some(503)), tried(200)], &[]);
     let held = What::TriedAgain { node: 1, status: Some(503), took_ms: 25_010 };
     check([deleted(Some(204)), held], &[]);

@@ -1,4 +1,4 @@
-//! The rules of event ids, over all sessions.
+//! The rules for event ids, over all sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,8 +12,8 @@ fn parts(id: &str) -> Option<(u64, &str, u64)> {
     Some((stream.parse().ok()?, owner_tag, number.parse().ok()?))
 }
 
-/// What ids must be over a whole session: one payload and one place each, rising on a
-/// stream, and the numbers of one owner not amid those of another.
+/// In a session, each event id has one payload and one stream, the ids on a stream rise, and the
+/// numbers of an owner are not interleaved with those of another.
 pub(super) fn all(entries: &[Entry]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut payloads: HashMap<(&str, &str), (&Key, String)> = HashMap::new();
@@ -42,7 +42,7 @@ pub(super) fn all(entries: &[Entry]) -> Vec<Violation> {
             None => {}
         }
         let Some((_, owner_tag, number)) = parts(id) else {
-            say("two payloads", format!("{id} is no id of ours"));
+            say("two payloads", format!("{id} is not an id of a node"));
             continue;
         };
         if last.insert(on, number).is_some_and(|last| last > number) {
@@ -59,7 +59,7 @@ pub(super) fn all(entries: &[Entry]) -> Vec<Violation> {
         for (number, owner_tag) in numbers {
             if owner_tag != now {
                 if !done.insert(owner_tag) {
-                    let seen = format!("{owner_tag} acts again at number {number}, after {now}");
+                    let seen = format!("{owner_tag} writes again at number {number}, after {now}");
                     let key = session.to_owned();
                     found.push(Violation { rule: "two owners", key, seen });
                 }

@@ -1,48 +1,49 @@
 //! Which promise of docs/reliability.md a fault suspends, for which process and how long.
 //!
-//! Everything that is not named here excuses nothing: a stop shorter than a lease, a Redis
-//! that stalls. A partition between two nodes excuses only what was on its way between them
-//! before its silence was noticed.
+//! Every fault that is not listed here excuses nothing: a stop shorter than a lease, a Redis that
+//! stalls. A partition between two nodes excuses only the requests that were in transit between
+//! them before the nodes detected the silent link.
 
 use std::ops::RangeInclusive;
 
 use super::super::{Entry, What};
 
-/// A node that has not renewed its lease for so long acts no more, in milliseconds.
+/// A node that has not renewed its lease for this time does not act any more, in milliseconds.
 const ACTS_MS: u64 = 5_000;
 
-/// How long a client of ours may take to notice that its connection broke.
+/// How long a client may take to detect that its connection broke, in milliseconds.
 const NOTICED_MS: u64 = 1_000;
 
-/// How long the system may take to end a killed process and to close its connections, in
-/// milliseconds: 1 to 4, and 16 on a busy machine. What peers send it until then is lost.
+/// How long the kernel may take to end a killed process and to close its connections, in
+/// milliseconds: 1 to 4, and 16 on a busy machine. Bytes that peers send to it until then are
+/// lost.
 const DIES_MS: u64 = 20;
 
-/// How long a node that has lost its lease may take to find that out once it runs again or
-/// reaches Redis again: a renewal, and what it is answered.
+/// How long a node that has lost its lease may take to detect that, after its process runs again
+/// or after it reaches Redis again: one renewal and its reply.
 const FOUND_OUT_MS: u64 = 3_000;
 
-/// How long a silent link between two nodes still takes calls, in milliseconds: until its
-/// silence is noticed after 900 ms, and a moment.
+/// How long a silent link between two nodes still accepts calls, in milliseconds: the silence is
+/// detected after 900 ms, plus a margin.
 const SILENT_MS: u64 = 1_200;
 /// A shorter silence breaks no link.
 const SILENT_MIN_MS: u64 = 900;
 
-/// How long before a failover the last writes may be that it forgets.
+/// The maximum age of writes that a failover loses, in milliseconds.
 const FORGOTTEN_MS: u64 = 5_000;
 
-/// How a node was struck.
+/// The kind of a fault of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Its process was killed.
+    /// The process was killed.
     Killed,
-    /// It was asked to stop, and is over when it has stopped.
+    /// The node was asked to stop; the fault ends when the node has stopped.
     AskedToStop,
-    /// It was stopped, or cut off from Redis, for longer than a lease.
+    /// The node was stopped, or cut off from Redis, for longer than a lease.
     Lapsed,
 }
 
-/// What struck one node, and when it was over.
+/// A fault of one node, and its end.
 #[derive(Clone, Copy, Debug)]
 struct Strike {
     node: usize,
@@ -52,14 +53,14 @@ struct Strike {
     until: u64,
 }
 
-/// All that was done in a history.
+/// All faults in a history.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     strikes: Vec<Strike>,
     failovers: Vec<u64>,
-    /// When links between living nodes broke.
+    /// The times at which links between running nodes broke.
     partitions: Vec<u64>,
-    /// Every process that was a node.
+    /// The processes of all nodes.
     processes: Vec<u32>,
 }
 
@@ -92,7 +93,7 @@ impl Faults {
                     let open = faults.strikes.iter_mut().rev().find(|open| open.node == node);
                     let Some(open) = open else { continue };
                     open.until = at;
-                    // Its peers take its links for broken.
+                    // Its peers close the links to it.
                     if what == "SIGCONT" && at - open.from >= SILENT_MIN_MS {
                         faults.partitions.push(open.from);
                     }
@@ -105,7 +106,7 @@ impl Faults {
         faults
     }
 
-    /// May a connection to this node have broken that was found broken between these times?
+    /// May a connection to this node have broken, if a client detected that between these times?
     pub(super) fn breaks(&self, node: usize, found: RangeInclusive<u64>) -> bool {
         self.strikes.iter().filter(|strike| strike.node == node).any(|strike| {
             let late = match strike.kind {
@@ -116,8 +117,8 @@ impl Faults {
         })
     }
 
-    /// Was an owner struck between two moments, so that what it worked on may be lost? Where
-    /// nothing tells which process the owner was, any may have been it.
+    /// Did an owner have a fault between two times, so that its work may be lost? If the process
+    /// of the owner is not known, any process may have been the owner.
     pub(super) fn lost_owner(&self, owners: &[u32], from: u64, to: u64) -> bool {
         let is_known = owners.iter().any(|owner| self.processes.contains(owner));
         self.strikes.iter().any(|strike| {
@@ -134,14 +135,14 @@ impl Faults {
         })
     }
 
-    /// Did the link to a living owner break while a request was on its way? Whether its owner
-    /// began with it is not known then.
+    /// Did the link to a running owner break while a request was in transit? Then it is not known
+    /// whether the owner began with the request.
     pub(super) fn lost_link(&self, from: u64, to: u64) -> bool {
         self.partitions.iter().any(|at| from <= at + SILENT_MS && to >= *at)
     }
 
-    /// Was what an owner wrote around this time forgotten by a failover, and the owner gone
-    /// before it could write it anew?
+    /// Did a failover lose the writes of an owner around this time, and did the owner have a fault
+    /// before it could write them again?
     pub(super) fn forgot(&self, at: u64) -> bool {
         self.failovers.iter().any(|failover| {
             let window = failover.saturating_sub(FORGOTTEN_MS)..=failover + NOTICED_MS;
@@ -150,7 +151,7 @@ impl Faults {
         })
     }
 
-    /// How many requests each node may lose by being asked to stop.
+    /// The nodes that were asked to stop, each with the time in which it may lose requests.
     pub(super) fn stops(&self) -> impl Iterator<Item = (usize, u64, u64)> + use<'_> {
         let asked = self.strikes.iter().filter(|strike| strike.kind == Kind::AskedToStop);
         asked.map(|strike| (strike.node, strike.from, strike.until.saturating_add(NOTICED_MS)))

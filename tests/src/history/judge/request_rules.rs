@@ -1,4 +1,4 @@
-//! The rules that look at one request: what its client saw of it, and how often it ran.
+//! The rules for one request: the observations of its client, and the number of its runs.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,23 @@ use super::super::{Content, What};
 use super::faults::Faults;
 use super::{HOLD_MS, Request, Violation};
 
-/// Longest time without anything of a request, in milliseconds: it was held for as long as it
-/// may be, and the machine was busy.
+/// The maximum time between two entries of a request, in milliseconds: the request was held for
+/// the maximum time, and the machine was busy.
 const HELD_MS_MAX: u64 = 27_500;
 
-/// The rules that look at one request.
+/// The rules for one request.
 pub(super) struct RequestRules<'a> {
     pub(super) key: &'a str,
     pub(super) request: &'a Request<'a>,
     pub(super) faults: &'a Faults,
-    /// Who may have worked on it.
+    /// The processes that may have worked on it.
     pub(super) owners: &'a [u32],
-    /// The calls whose client has gone, and that may go on at their owner.
+    /// The calls whose client has disconnected and that may still run at their owner.
     pub(super) orphans: &'a BTreeSet<&'a str>,
 }
 
 impl RequestRules<'_> {
-    /// What breaks one of them.
+    /// All violations of these rules.
     pub(super) fn all(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         if self.request.is_sent {
@@ -41,7 +41,7 @@ impl RequestRules<'_> {
         Violation { rule, key: self.key.to_owned(), seen: seen.into() }
     }
 
-    /// Each number comes once, in order, on the stream it belongs to.
+    /// Each number comes once, in order, on the stream to which it belongs.
     fn order(&self, found: &mut Vec<Violation>) {
         let (mut progress, mut logged) = (0, 0);
         let mut ended = false;
@@ -52,12 +52,13 @@ impl RequestRules<'_> {
                 What::Event { content, .. } => content,
                 What::FinalResponse { is_error, id, .. } => {
                     ended = true;
-                    // Progress that came while no connection waited, before there was a stream.
+                    // Progress can be lost if it came while no connection waited, before there was
+                    // a stream.
                     let is_alone = progress == 0
                         && id.is_none()
                         && self.faults.lost_link(self.request.sent, entry.at);
                     if !is_error && progress != self.request.asked.count && !is_alone {
-                        let seen = format!("a result after {progress} numbers");
+                        let seen = format!("a result after number {progress}");
                         found.push(self.violation("lost", seen));
                     }
                     continue;
@@ -68,14 +69,16 @@ impl RequestRules<'_> {
                 found.push(self.violation("after the final response", format!("{content:?}")));
             }
             if let Some(of) = content.of().filter(|of| *of != self.key) {
-                // A server that is a process does not say to which call a log message belongs:
-                // of several it goes to the newest, also that of a call whose client has gone.
+                // A server that runs as a process does not name the call of a log message. If
+                // several calls run, the message goes to the newest one, even if it belongs to a
+                // call whose client has disconnected.
                 if !matches!(content, Content::Log { .. }) || !self.orphans.contains(of.as_str()) {
                     found.push(self.violation("wrong stream", format!("{content:?}")));
                 }
                 continue;
             }
-            // Progress that came while no connection waited, before there was a stream.
+            // Progress can be lost if it came while no connection waited, before there was a
+            // stream.
             let begins_late = !has_event && self.faults.lost_link(self.request.sent, entry.at);
             has_event = true;
             match content {
@@ -84,7 +87,7 @@ impl RequestRules<'_> {
                 }
                 Content::Progress { number, .. } if begins_late => progress = *number,
                 Content::Progress { number, .. } => self.next(&mut progress, *number, found),
-                // A second run logs anew; its progress only rises.
+                // A second run repeats its log lines; its progress only rises.
                 Content::Log { number, .. } if !self.request.asked.may_rerun => {
                     self.next(&mut logged, *number, found);
                 }
@@ -109,7 +112,7 @@ impl RequestRules<'_> {
         *last = number.max(*last);
     }
 
-    /// One final response, and it is this request's.
+    /// There is one final response, and it belongs to this request.
     fn final_responses(&self, found: &mut Vec<Violation>) {
         let mut final_responses = 0;
         let mut is_excused = false;
@@ -119,7 +122,7 @@ impl RequestRules<'_> {
                     final_responses += 1;
                     if of != self.key {
                         found.push(
-                            self.violation("wrong stream", format!("the word of {of}: {text}")),
+                            self.violation("wrong stream", format!("the response to {of}: {text}")),
                         );
                     }
                 }
@@ -136,12 +139,12 @@ impl RequestRules<'_> {
         }
     }
 
-    /// An error is a final response only where a result was not promised: the owner was
-    /// struck, or its link broke, while it worked on a call that may not be run again, or a
-    /// bound was reached.
+    /// An error is a final response only if a result was not promised: the owner had a fault, or
+    /// its link broke, while it worked on a call that may not be run again, or a bound was
+    /// reached.
     fn errors(&self, found: &mut Vec<Violation>) {
         let (mut begun, mut has_asked) = (self.request.sent, self.request.asked.asks);
-        // Of a stream that the client has an event of, the next one can be asked for.
+        // If the client has an event of a stream, it can resume the stream after it.
         let mut has_event = false;
         for entry in &self.request.lines {
             match &entry.what {
@@ -167,7 +170,7 @@ impl RequestRules<'_> {
         }
     }
 
-    /// Our tools answer fast, so an event that is late was held, and that time is bounded.
+    /// The tools answer fast, so a late event was held by a node, and that time is bounded.
     fn hangs(&self, found: &mut Vec<Violation>) {
         for pair in self.request.lines.windows(2) {
             let waited = pair[1].at - pair[0].at;
@@ -177,8 +180,8 @@ impl RequestRules<'_> {
         }
     }
 
-    /// A connection that ends early was one to a node that was struck just then. While a client
-    /// posts its answer to a question it does not read, so it finds a cut of that time later.
+    /// A connection may end early only if its node had a fault at that time. A client does not
+    /// read while it posts its answer to a server request, so it detects a cut of that time later.
     fn cuts(&self, found: &mut Vec<Violation>) {
         let mut asked_at = None;
         for entry in &self.request.lines {
@@ -197,13 +200,13 @@ impl RequestRules<'_> {
                 }
             };
             if !self.faults.breaks(node, since..=entry.at) {
-                let seen = format!("by node {node}, to which nothing was done: {:?}", entry.what);
+                let seen = format!("by node {node}, which had no fault: {:?}", entry.what);
                 found.push(self.violation("cut without a fault", seen));
             }
         }
     }
 
-    /// Nothing in a live session is refused by status, resumes and GET streams included.
+    /// No request of a live session is refused by HTTP status, including resumes and GET streams.
     fn refusals(&self, found: &mut Vec<Violation>) {
         for entry in &self.request.lines {
             if let What::Refused { status, text, .. } = &entry.what {
@@ -212,7 +215,7 @@ impl RequestRules<'_> {
         }
     }
 
-    /// What may not run again ran at most once, also where its answer was lost.
+    /// A call that may not run again ran at most once, even if its answer was lost.
     fn runs(&self, found: &mut Vec<Violation>) {
         let runs = &self.request.runs;
         if runs.len() > 1 && !self.request.asked.may_rerun {

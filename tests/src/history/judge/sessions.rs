@@ -1,4 +1,4 @@
-//! The rules that look at a whole session: its GET stream, and its end.
+//! The rules for a whole session: its GET stream, and its end.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use super::super::{Content, Entry, Key, What};
 use super::faults::Faults;
 use super::{HOLD_MS, Violation};
 
-/// How long a message for a GET stream may be under way after the call that caused it, in
-/// milliseconds: a take-over after a death, and a second for the client to come back.
+/// How long a message for a GET stream may take after the call that caused it, in milliseconds: a
+/// take-over after a node's death, and a second for the client to reconnect.
 const UNDER_WAY_MS: u64 = 5_000;
 
-/// What is known of one session.
+/// The state of one session.
 #[derive(Default)]
 struct Session<'a> {
     listener: Option<&'a Key>,
-    /// When its GET stream was open, from and to.
+    /// The times when its GET stream was open, from and to.
     open: Vec<(u64, u64)>,
-    /// When a message of a tool came on it.
+    /// The times of messages of tools on that stream.
     heard: Vec<u64>,
-    /// When calls that tell it something were sent, and had their result.
+    /// The times when calls that announce a change were sent, and when their result came.
     announced: Vec<(u64, u64)>,
     pending: BTreeMap<&'a Key, u64>,
-    /// When it was deleted, and that is certain.
+    /// The time of its deletion, if that is certain.
     ended: Option<u64>,
     last: u64,
 }
@@ -45,7 +45,8 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                 continue;
             }
             What::TriedAgain { node, status, took_ms } => {
-                // Where Redis cannot be asked for as long as requests are held, none knows.
+                // If Redis does not answer while a request is held, no node knows whether the
+                // session ended.
                 let is_beyond = *took_ms >= HOLD_MS;
                 match (status, session.ended) {
                     (Some(404), _) | (_, None) => {}
@@ -64,8 +65,8 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                 session.open.last_mut().into_iter().for_each(|open| open.1 = entry.at);
             }
             What::Event { on, content, .. } if session.listener == Some(on) => {
-                // A log line names no request: where two run, for one was lost with its
-                // client's connection, and after the result of its call, it comes here.
+                // A log line names no request. It comes here if two requests run because one of
+                // them was lost with its client's connection, and after the result of its call.
                 if content.of().is_some() && !matches!(content, Content::Log { .. }) {
                     say("wrong stream", format!("{content:?} on the GET stream"));
                 }
@@ -94,11 +95,11 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
     found
 }
 
-/// What a message says that our tools have a GET stream told.
+/// The text of the message that the tools send to a GET stream.
 const ANNOUNCED: &str = "tools/list_changed";
 
 impl Session<'_> {
-    /// What a listener should have had since its first message and did not.
+    /// The messages that the GET stream lacks, counted since its first message.
     fn lost(&self, faults: &Faults) -> Option<String> {
         let first = *self.heard.first()?;
         let due = self.announced.iter().filter(|(sent, final_response)| {
@@ -111,7 +112,7 @@ impl Session<'_> {
             .then(|| format!("{heard} messages on the GET stream since {first}, {due} due"))
     }
 
-    /// Told while nobody listened, and kept in the memory of an owner that was struck.
+    /// The message was sent while no GET stream was open, and its owner had a fault.
     fn is_excused(&self, sent: u64, final_response: u64, faults: &Faults) -> bool {
         let listened = self.open.iter().any(|(from, to)| *from <= sent && *to >= final_response);
         !listened && faults.lost_owner(&[], sent, final_response + UNDER_WAY_MS)
