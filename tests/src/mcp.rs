@@ -63,7 +63,7 @@ impl Client {
         let mut client = Self::new(url, revision);
         client.initialize(capabilities).await?;
         let response = client.notify("notifications/initialized", json!({})).await?;
-        ensure!(response.status() == 202, "initialized is answered {}", response.status());
+        ensure!(response.status() == 202, "initialized got {}", response.status());
         Ok(client)
     }
 
@@ -73,7 +73,7 @@ impl Client {
         let response = self.send(self.message("initialize", params)).await?;
         let status = response.status();
         if status != 200 {
-            bail!("initialize is answered {status}: {}", response.text().await?);
+            bail!("initialize got {status}: {}", response.text().await?);
         }
         let session = response.headers().get("mcp-session-id");
         self.session = session.map(|id| id.to_str().map(str::to_owned)).transpose()?;
@@ -192,9 +192,9 @@ impl Client {
     /// Checks that the session still answers.
     pub async fn is_well(&self) -> Result<()> {
         let pong = self.request("ping", json!({})).await?;
-        ensure!(pong["result"] == json!({}), "ping is answered {pong}");
+        ensure!(pong["result"] == json!({}), "ping got {pong}");
         let echo = self.tool("test_simple_text", json!({})).await?;
-        ensure!(echo["content"][0]["type"] == "text", "a call is answered {echo}");
+        ensure!(echo["content"][0]["type"] == "text", "a call got {echo}");
         Ok(())
     }
 }

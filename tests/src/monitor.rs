@@ -26,7 +26,7 @@ impl<'r> Monitor<'r> {
         let mut lines = BufReader::new(wire);
         let mut answer = String::new();
         lines.read_line(&mut answer)?;
-        ensure!(answer.trim_end() == "+OK", "MONITOR is answered {answer}");
+        ensure!(answer.trim_end() == "+OK", "MONITOR got {answer}");
         Ok(Self { redis, lines })
     }
 

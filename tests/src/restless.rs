@@ -44,7 +44,7 @@ impl Load {
                     turn += 1;
                 }
                 let gone = client.delete().await?.status();
-                ensure!(gone == 204, "DELETE is answered {gone}");
+                ensure!(gone == 204, "DELETE got {gone}");
                 Ok(())
             });
         }
@@ -112,7 +112,7 @@ async fn work(client: &Client, turn: usize) -> Result<()> {
 pub async fn follow(client: &Client, call: Value) -> Result<Vec<Value>> {
     let id = call["id"].clone();
     let response = client.send(call).await?;
-    ensure!(response.status() == 200, "a call is answered {}", response.status());
+    ensure!(response.status() == 200, "a call got {}", response.status());
     let kind = response.headers().get("content-type").context("no content type")?;
     if kind.to_str()?.starts_with("application/json") {
         return Ok(vec![response.json().await?]);

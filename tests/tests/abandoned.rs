@@ -1,8 +1,8 @@
-//! Sessions that nobody ends: most clients of today never send DELETE.
+//! Sessions that no client ends: most current clients never send DELETE.
 //!
-//! Ten thousand are opened and left, in every state that a client leaves one in. When
-//! their time is over nothing of them is there: no session, no child, and the memory is
-//! back where it was.
+//! The test opens ten thousand sessions and leaves each in one of the states in which clients
+//! leave them. After their idle time no session and no child process exists, and the memory is as
+//! before.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use serde_json::json;
 use tests::mcp::{Client, REVISIONS};
 use tests::{Node, Setup, processes};
 
-/// How many are left behind.
+/// The number of sessions that are left.
 const SESSIONS: usize = 10_000;
 
-/// How many are opened at once.
+/// The number of sessions that are opened at the same time.
 const AT_ONCE: usize = 16;
 
-/// What the memory may have grown by when all are gone: a tenth and 8 MiB, for what
-/// allocators and connection pools keep. A leak of 2 kB a session were 20 MB.
+/// The maximum memory after all sessions have ended: a tenth and 8 MiB more than before, which
+/// allocators and connection pools keep. A leak of 2 kB per session would be 20 MB.
 fn bound(before: u64) -> u64 {
     before + before / 10 + (8 << 20)
 }
@@ -31,7 +31,7 @@ async fn ten_thousand_abandoned_sessions_leave_nothing_behind() -> Result<()> {
         .with("sessions.replay_secs", 3)
         .with("tenants.demo.limits.sessions_max", SESSIONS + 1);
     let node = Node::start(&setup)?;
-    // Warm: every path was walked, every pool is as large as it gets.
+    // Warm-up: uses every code path, and lets every pool grow to its full size.
     open(&node, SESSIONS / 10).await?;
     all_over(&node).await?;
     let before = processes::resident(node.pid())?;
@@ -40,7 +40,7 @@ async fn ten_thousand_abandoned_sessions_leave_nothing_behind() -> Result<()> {
     let most = node.metric("roundhouse_sessions").await?.context("no gauge")?;
     all_over(&node).await?;
 
-    // What was freed goes back to the system a little later.
+    // The allocator returns freed memory to the kernel a little later.
     let until = Instant::now() + Duration::from_secs(30);
     loop {
         let after = processes::resident(node.pid())?;
@@ -53,7 +53,7 @@ async fn ten_thousand_abandoned_sessions_leave_nothing_behind() -> Result<()> {
     }
 }
 
-/// Opens sessions and leaves each as some client would.
+/// Opens sessions and leaves each in one of the ways in which clients leave them.
 async fn open(node: &Node, sessions: usize) -> Result<()> {
     let url = node.demo();
     let mut tasks = tokio::task::JoinSet::new();
@@ -76,7 +76,7 @@ async fn abandon(url: &str, number: usize) -> Result<()> {
     let mut client = Client::new(url, REVISIONS[number % REVISIONS.len()]);
     client.initialize(json!({"sampling": {}})).await?;
     if number.is_multiple_of(5) {
-        // Never says that it is initialized.
+        // Never sends `notifications/initialized`.
         return Ok(());
     }
     client.notify("notifications/initialized", json!({})).await?;
@@ -89,7 +89,7 @@ async fn abandon(url: &str, number: usize) -> Result<()> {
             client.stream(call).await?.message().await?;
         }
         3 => {
-            // Leaves with a question unanswered, which is still waited for.
+            // Refuses a server request, and leaves before the final response.
             let mut stream =
                 client.stream(client.call("test_sampling", json!({"prompt": "?"}))).await?;
             let (_, question) = stream.message().await?.context("no question")?;

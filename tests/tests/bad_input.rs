@@ -1,5 +1,5 @@
-//! What clients must not send: each has its status and its JSON-RPC error, and a healthy
-//! session beside it notices nothing.
+//! Messages that clients must not send: each gets its status and its JSON-RPC error, and has no
+//! effect on another session of the same node.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tests::{Node, Setup};
 
 const NEWEST: &str = "2025-11-25";
 
-/// How long a connection may stay silent before we take it that nothing more comes.
+/// How long a connection may be silent before the test expects no further bytes.
 const QUIET: Duration = Duration::from_millis(1_500);
 
 // holds: RPC-01, RPC-06, RPC-13, POST-09
@@ -105,7 +105,7 @@ async fn ids_come_back_as_they_were() -> Result<()> {
     Ok(())
 }
 
-/// Another id of the same type; an id is used once in a session.
+/// Another id of the same type: an id can be used only once in a session.
 fn again(id: &Value) -> Value {
     match id {
         Value::String(text) => json!(format!("{text}!")),
@@ -286,7 +286,7 @@ async fn unknown_methods_and_bad_parameters_have_their_codes_and_end_no_session(
             let message = client.message(method, params);
             let id = message["id"].clone();
             let response = client.send(message).await?;
-            // 404 would say that the session is gone (RPC-14 is of a later revision).
+            // 404 would mean that the session does not exist (RPC-14 is of a later revision).
             ensure!(response.status() == 200, "{method}: {}", response.status());
             let word = tests::mcp::final_response(response).await?;
             check::is_error(&word, code, Id::Of(id)).context(method)?;
@@ -358,7 +358,7 @@ async fn nobody_answers_another_sessions_question() -> Result<()> {
     Ok(())
 }
 
-/// Runs a test while another session works, and looks after it.
+/// Runs a test while another session works, and checks that session afterwards.
 async fn beside_a_healthy_session(scenario: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
     let node = Node::start(&Setup::demo())?;
     let healthy = Client::open(node.demo(), NEWEST).await?;
@@ -367,7 +367,7 @@ async fn beside_a_healthy_session(scenario: impl AsyncFn(&Client) -> Result<()>)
     let mut stream = healthy.stream(call).await?;
     let client = Client::open(node.demo(), NEWEST).await?;
     scenario(&client).await?;
-    client.is_well().await.context("the session that was told")?;
+    client.is_well().await.context("the session under test")?;
     let heard = tests::mcp::messages(&stream.rest().await?);
     let steps =
         heard.iter().filter(|message| message["method"] == "notifications/progress").count();

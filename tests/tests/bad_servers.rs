@@ -1,5 +1,5 @@
-//! What tenants' servers must not do, and do: print junk, die, hang, answer twice. Each
-//! costs its own session at most, and nobody else anything.
+//! Behaviour that tenants' servers must not have: invalid output, crashes, hangs, two answers.
+//! Each affects at most its own session, and no other.
 
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ async fn a_line_without_end_does_not_fill_the_node() -> Result<()> {
     let word = final_response(client.send(call).await?).await?;
     let after = processes::resident(node.pid())?;
     ensure!(after < before + (64 << 20), "from {before} to {after} bytes");
-    // Whether the server is read on or started again, the call has a final response.
+    // Whether the server is still read or is started again, the call has a final response.
     ensure!(word.get("result").is_some() || word["error"]["code"] == -32603, "{word}");
     ok(&client).await?;
     ok(&healthy).await
@@ -103,7 +103,7 @@ async fn a_server_that_pings_is_answered_here() -> Result<()> {
     let node = Node::start(&odd(&[]))?;
     let client = Client::open(node.demo(), NEWEST).await?;
     let response = client.send(client.call("ping", json!({}))).await?;
-    // Had the ping been passed on, this were a stream.
+    // A ping that is passed on to the client would make the answer a stream.
     ensure!(check::header(&response, "content-type")?.starts_with("application/json"));
     let word = final_response(response).await?;
     let pong: Value =
@@ -163,7 +163,7 @@ async fn a_server_that_refuses_to_greet_or_does_not_exist_is_an_error_and_no_ses
     Ok(())
 }
 
-/// `initialize` has an answer that is an error, in time, and says nothing of our insides.
+/// `initialize` is answered with an error, in time, and the error has no internal details.
 async fn check_refused_start(node: &Node) -> Result<()> {
     let client = Client::new(node.demo(), NEWEST);
     let params = json!({"protocolVersion": NEWEST, "capabilities": {}, "clientInfo": {"name": "s", "version": "1"}});
@@ -224,7 +224,7 @@ async fn a_hostile_server_reaches_neither_the_node_nor_other_tenants() -> Result
     ok(&victim).await
 }
 
-/// The server with bad manners.
+/// The server that violates the protocol.
 fn odd(args: &[&str]) -> Setup {
     let script = tools::root().join("tests/servers/odd.py");
     let python = tools::python("py1").display().to_string();

@@ -1,4 +1,4 @@
-//! Batches: received where 2025-03-26 was negotiated, refused everywhere else.
+//! Batches: accepted if 2025-03-26 was negotiated, refused for every other revision.
 
 use std::time::{Duration, Instant};
 
@@ -158,7 +158,7 @@ async fn without_a_session_an_array_is_read_and_misses_its_session() -> Result<(
     let response = post(&client, &json!([client.message("ping", json!({}))])).await?;
     check::status(&response, 400)?;
     let text = response.text().await?;
-    ensure!(text.to_lowercase().contains("session"), "it blames something else: {text}");
+    ensure!(text.to_lowercase().contains("session"), "not about the session: {text}");
     Ok(())
 }
 
@@ -166,7 +166,7 @@ async fn post(client: &Client, body: &Value) -> Result<Response> {
     Ok(client.http(Method::POST).json(body).send().await?)
 }
 
-/// The responses in an answer, whether it is an array or a stream.
+/// The responses in an answer, either an array or a stream.
 async fn answers(response: Response) -> Result<Vec<Value>> {
     check::status(&response, 200)?;
     if check::header(&response, "content-type")?.starts_with("application/json") {

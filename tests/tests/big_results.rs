@@ -1,5 +1,5 @@
-//! Results of many megabytes: as JSON and on a stream, from the session's node and through
-//! another, resumed after a cut. The tool runs once, and what it answered arrives whole.
+//! Results of many megabytes: as JSON and on a stream, from the owner and through another node,
+//! and resumed after a cut. The tool runs once, and its whole result arrives.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use tokio::time::sleep;
 
 const MIB: usize = 1 << 20;
 
-/// The largest message that every part of a node takes by default
+/// The largest message that all parts of a node accept by default
 /// (`tenants.*.backends.*.line_bytes_max`).
 const MESSAGE_MIB_MAX: usize = 16;
 
-/// A whole result; above the bound an error may stand for it that names what bounds it.
+/// A whole result; above the bound, an error that names the bound is permitted instead.
 fn is_whole(response: &Value, key: &str, mib: usize) -> Result<()> {
     if mib > MESSAGE_MIB_MAX && response["error"].is_object() {
         let why = response["error"]["message"].as_str().context("no message")?;
         let names_bound = why.contains("bytes") || why.contains("MiB") || why.contains("large");
-        ensure!(names_bound, "an error that does not say what is too large: {why}");
+        ensure!(names_bound, "an error that does not name the bound: {why}");
         return Ok(());
     }
     let text = text(response)?;
@@ -58,8 +58,8 @@ async fn check(mib: usize) -> Result<()> {
     client.is_well().await
 }
 
-/// Loses its connection after the first event, comes back when the call is over, at the other
-/// node.
+/// Loses its connection after the first event, and resumes at the other node when the call has
+/// ended.
 async fn cut_and_resumed(
     client: &Client,
     cluster: &Recorded,
@@ -76,7 +76,7 @@ async fn cut_and_resumed(
     twin.url = other.context("no other node")?.demo();
     let mut rest: Events = twin.resume(&id).await?;
     let (told, response) = follow(&mut rest).await?;
-    ensure!(told == [2], "told after the first: {told:?}");
+    ensure!(told == [2], "progress after the cut: {told:?}");
     response.context("the stream ended without a response")
 }
 
@@ -85,19 +85,19 @@ async fn results_of_1_mib_arrive_whole() -> Result<()> {
     check(1).await
 }
 
-/// Above what is kept for replay (`sessions.log_bytes_max`).
+/// Larger than the log that is kept for replay (`sessions.log_bytes_max`).
 #[tokio::test]
 async fn results_of_5_mib_arrive_whole() -> Result<()> {
     check(5).await
 }
 
-/// Above what waits for a slow connection (`sessions.sink_bytes_max`).
+/// Larger than the queue for a slow connection (`sessions.sink_bytes_max`).
 #[tokio::test]
 async fn results_of_15_mib_arrive_whole() -> Result<()> {
     check(15).await
 }
 
-/// Above what one message between nodes, or one line of a server's, may be.
+/// Larger than the maximum of a message between nodes, and of a line of a server.
 #[tokio::test]
 async fn results_of_20_mib_arrive_whole_or_are_refused_once() -> Result<()> {
     check(20).await

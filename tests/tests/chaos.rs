@@ -1,8 +1,8 @@
-//! Real nodes and a real Redis, clients at work, and things that go wrong. A checker reads
-//! what the clients saw and what the tools did.
+//! Real nodes, a real Redis and clients under load, with faults. A checker reads the observations
+//! of the clients and the runs of the tools.
 //!
-//! `SEED=… cargo test -p tests --test chaos` draws the same chances again. `KILLS=1000` is the
-//! long form of the first test: it is judged after every 100 kills, and says so.
+//! `SEED=… cargo test -p tests --test chaos` repeats the random choices. `KILLS=1000` is the long
+//! form of the first test: it checks the history after every 100 kills, and prints each verdict.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tests::partition::{Gate, Side};
 use tests::redis::Redis;
 use tokio::time::sleep;
 
-/// Kills of one cluster, and of one verdict.
+/// The number of kills of one cluster, which have one verdict.
 const ROUND: u64 = 100;
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn nodes_are_killed_at_random_and_come_back_at_their_address() -> Result<(
     for first in (0..kills).step_by(ROUND as usize) {
         let seed = seed.wrapping_add(first / ROUND);
         let round = nodes_are_killed(seed, ROUND.min(kills - first)).await;
-        // The other rounds tell more.
+        // The test continues after a failure: the other rounds give more information.
         failures.extend(round.err().map(|error| format!("SEED={seed}: {error:#}")));
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
@@ -43,19 +43,20 @@ async fn nodes_are_killed(seed: u64, kills: u64) -> Result<()> {
         chaos.wait(500, 1_500).await;
     }
     let verdict = chaos.judge().await?;
-    // About 0.4 s; where the others have just started, what these wait for (3 s) as well.
+    // The gap is about 0.4 s. If the other nodes have just started, it includes their wait before
+    // the first claim (3 s).
     verdict.in_time(500, 3_800)
 }
 
-/// What peers send to a stopped process is unread when it is killed: its system resets its links.
-/// Two that are killed at once list links to each other.
+/// Bytes that peers send to a stopped process are unread when it is killed, so the kernel resets
+/// its links. Two nodes that are killed at once list their links to each other.
 #[tokio::test]
 async fn nodes_that_are_killed_with_bytes_unread_are_found_dead_as_fast() -> Result<()> {
     let _turn = turn().await;
     let redis = Redis::start_durable()?;
     let mut chaos = Chaos::start(3, &redis.url()).await?;
     for killed in [1, 1, 2, 2] {
-        // Until the others may claim sessions again.
+        // Waits until the other nodes may claim sessions again.
         chaos.wait(3_400, 3_900).await;
         let first = chaos.any();
         let nodes: Vec<_> = (0..killed).map(|next| (first + next) % 3).collect();
@@ -67,7 +68,8 @@ async fn nodes_that_are_killed_with_bytes_unread_are_found_dead_as_fast() -> Res
         for node in &nodes {
             chaos.nodes.kill(*node)?;
         }
-        // No process is at an address for longer than a reset link takes to prove a death.
+        // No process listens at the address for longer than a peer needs to prove a death by a
+        // reset link.
         sleep(Duration::from_millis(2_200)).await;
         for node in &nodes {
             chaos.nodes.restart(*node).await?;
@@ -79,7 +81,7 @@ async fn nodes_that_are_killed_with_bytes_unread_are_found_dead_as_fast() -> Res
     verdict.in_time(500, 1_400)
 }
 
-/// What it owned is claimed by others while it sleeps; it must find that out.
+/// Other nodes claim its sessions while its process is stopped; the node must detect that.
 #[tokio::test]
 async fn an_owner_that_was_stopped_beyond_its_lease_says_nothing_new() -> Result<()> {
     let _turn = turn().await;
@@ -90,10 +92,10 @@ async fn an_owner_that_was_stopped_beyond_its_lease_says_nothing_new() -> Result
     let stop = LEASE + Duration::from_secs(3);
     sleep(stop).await;
     chaos.nodes.thaw(node)?;
-    // Clients work on: what the former owner still does shows now.
+    // The clients continue: they observe any further action of the former owner.
     sleep(Duration::from_secs(3)).await;
-    // What was under way at the node itself goes on with it; its sessions are there again
-    // after a lease.
+    // Requests at the stopped node itself continue when its process does; its sessions are
+    // available again after a lease.
     let longest = stop + Duration::from_secs(2);
     chaos.judge().await?.in_time(300, u64::try_from(longest.as_millis())?)
 }
@@ -113,7 +115,7 @@ async fn an_owner_that_was_stopped_for_a_moment_goes_on() -> Result<()> {
     chaos.judge().await?.in_time(300, 5_000)
 }
 
-/// Nobody tells the balancer: only what a reset listen queue explains may fail.
+/// The balancer is not informed: only requests in the listen queue that is reset may fail.
 #[tokio::test]
 async fn nodes_that_are_asked_to_stop_lose_nothing() -> Result<()> {
     let _turn = turn().await;
@@ -142,7 +144,7 @@ async fn redis_restarts_and_stalls() -> Result<()> {
     chaos.nodes.note(None, "Redis restarts");
     redis.restart()?;
     chaos.nodes.note(None, "Redis goes on");
-    // Clients work on through the stabilisation that follows, and after it.
+    // The clients continue during the stabilisation that follows, and after it.
     sleep(Duration::from_secs(4)).await;
     chaos.judge().await?;
     Ok(())
@@ -158,13 +160,13 @@ async fn redis_is_away_longer_than_a_lease() -> Result<()> {
     sleep(LEASE + Duration::from_secs(2)).await;
     redis.thaw()?;
     chaos.nodes.note(None, "Redis goes on");
-    // Clients work on while the nodes get their leases again, and after that.
+    // The clients continue while the nodes get new leases, and after that.
     sleep(Duration::from_secs(4)).await;
     chaos.judge().await?;
     Ok(())
 }
 
-/// Two nodes under load, and before each a gate that the other comes through.
+/// Two nodes under load, each behind a gate through which the other node connects.
 async fn apart(redis: &Redis) -> Result<(Chaos, [Gate; 2])> {
     let (one, other) = (port()?, port()?);
     let gates = [
@@ -176,7 +178,7 @@ async fn apart(redis: &Redis) -> Result<(Chaos, [Gate; 2])> {
     Ok((Chaos::start_with(setups.collect()).await?, gates))
 }
 
-/// Both live and both keep their leases: nothing may be claimed, only wait.
+/// Both nodes run and keep their leases: no session may be claimed, and requests must wait.
 #[tokio::test]
 async fn two_nodes_that_cannot_reach_each_other_wait() -> Result<()> {
     let _turn = turn().await;
@@ -185,28 +187,28 @@ async fn two_nodes_that_cannot_reach_each_other_wait() -> Result<()> {
     for reset in [true, false] {
         chaos.nodes.note(None, "partition");
         gates.iter().for_each(|gate| gate.close(reset));
-        // Longer than a link is kept, shorter than a lease.
+        // Longer than a silent link is kept, and shorter than a lease.
         sleep(Duration::from_secs(4)).await;
         gates.iter().for_each(Gate::open);
-        // Clients work on over links that are made anew.
+        // The clients continue over new links.
         sleep(Duration::from_secs(3)).await;
     }
     chaos.judge().await?;
     Ok(())
 }
 
-/// It hears the other and is not heard. What it said meanwhile arrives late, when nobody
-/// waits for it any more.
+/// A node receives the bytes of the other, but its own bytes are delayed. They arrive when no
+/// request waits for them any more.
 #[tokio::test]
 async fn a_node_that_the_other_does_not_hear_has_nothing_done_twice() -> Result<()> {
     let _turn = turn().await;
     let redis = Redis::start_durable()?;
     let (mut chaos, gates) = apart(&redis).await?;
     let first = chaos.any();
-    // A link is given up after 0.9 s; what came late before that is in time.
+    // A silent link is closed after 0.9 s; bytes that arrive late before that are in time.
     for (unheard, (low, high)) in [(first, (100, 800)), (1 - first, (1_500, 4_000))] {
         chaos.nodes.note(Some(unheard), "is not heard");
-        // On the links that it made, and on those that were made to it.
+        // On the links that this node opened, and on the links that the other node opened.
         gates[1 - unheard].hold(Side::Caller);
         gates[unheard].hold(Side::Callee);
         chaos.wait(low, high).await;

@@ -1,7 +1,7 @@
-//! Faults under what the other tests of chaos leave out: servers that are processes, links
-//! with TLS, batches, and HTTP+SSE.
+//! Faults in configurations that the other tests of chaos do not have: servers that are processes,
+//! links with TLS, batches, and HTTP+SSE.
 //!
-//! `SEED=… cargo test -p tests --test chaos_kinds` draws the same chances again.
+//! `SEED=… cargo test -p tests --test chaos_kinds` repeats the random choices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use tests::sse::Events;
 use tests::{Node, Setup};
 use tokio::time::{sleep, timeout};
 
-/// Kills a node, which comes back, and stops one for a moment.
+/// Kills a node and starts it again, then stops one for a moment.
 async fn strike(mut chaos: Chaos) -> Result<()> {
     let node = chaos.any();
     chaos.nodes.kill(node)?;
@@ -36,7 +36,7 @@ async fn strike(mut chaos: Chaos) -> Result<()> {
     chaos.judge().await?.in_time(500, 5_000)
 }
 
-/// Each server ends with its node, by its guard, and the next owner starts another.
+/// When a node ends, the guard ends each of its servers, and the next owner starts another.
 #[tokio::test]
 async fn nodes_with_servers_that_are_processes_are_killed_and_stopped() -> Result<()> {
     let _turn = turn().await;
@@ -48,7 +48,7 @@ async fn nodes_with_servers_that_are_processes_are_killed_and_stopped() -> Resul
     strike(Chaos::start_with(vec![setup()?, setup()?, setup()?]).await?).await
 }
 
-/// Writes an authority (`ca`), and a certificate of a node (`cert`, `key`).
+/// Writes a certificate authority (`ca`), and a certificate of a node (`cert`, `key`).
 fn certify(dir: &Path) -> Result<()> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -101,8 +101,8 @@ async fn responses(response: reqwest::Response) -> Result<BTreeMap<String, Vec<V
     Ok(by_id)
 }
 
-/// A batch, posted at another node than the owner's, which is stopped for a moment, and then
-/// killed: each request of it has one response, a result wherever one is promised.
+/// A batch, posted to a node that is not the owner, while the owner is first stopped for a moment
+/// and then killed. Each request has one response, and a result if one is promised.
 #[tokio::test]
 async fn every_request_of_a_batch_is_answered_once_whatever_becomes_of_its_owner() -> Result<()> {
     let _turn = turn().await;
@@ -176,7 +176,7 @@ impl Old {
         Ok(())
     }
 
-    /// A counting call, to its response: progress in order, and the result.
+    /// A counting call up to its response: progress in order, and the result.
     async fn count(&mut self, key: &str) -> Result<()> {
         let arguments = json!({ "key": key, "n": 5, "interval_ms": 20 });
         let params = json!({ "name": "rh_record", "arguments": arguments, "_meta": { "progressToken": key } });
@@ -195,8 +195,8 @@ impl Old {
     }
 }
 
-/// Its session lives where its connection is: neither another node's death nor a Redis that
-/// stands still is anything to it, and neither is a short stop of its own node.
+/// The session is at the node of its connection. The death of another node, a Redis that does not
+/// answer, and a short stop of its own node have no effect on it.
 #[tokio::test]
 async fn a_client_of_2024_notices_nothing_of_what_strikes_others() -> Result<()> {
     let _turn = turn().await;

@@ -1,8 +1,8 @@
-//! What goes wrong between nodes and their Redis, or inside it: failovers that forget, slots
-//! on the move, a Redis that stalls, a way there that is cut. Clients are at work all the
-//! time, and a checker reads what they saw and what the tools did.
+//! Faults between nodes and their Redis, or inside Redis: failovers that lose writes, slots that
+//! move, a Redis that stalls, and a connection that is cut. Clients are under load all the time,
+//! and a checker reads their observations and the runs of the tools.
 //!
-//! `SEED=… cargo test -p tests --test chaos_redis` draws the same chances again.
+//! `SEED=… cargo test -p tests --test chaos_redis` repeats the random choices.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use tests::redis::clustered::Clustered;
 use tests::redis::sentinels::Watched;
 use tokio::time::sleep;
 
-/// Longer than stabilisation takes, and so long that a node that was not there before
-/// it may claim as well.
+/// Longer than the stabilisation takes, and long enough that a node which did not run before the
+/// failover may claim sessions as well.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// How long after a node's death somebody has claimed each of its sessions that is in use.
+/// How long after a node's death another node has claimed each of its sessions that is in use.
 const CLAIMED: Duration = Duration::from_millis(2_200);
 
-/// The primary dies with all that was written for a while: events, sessions, and the claims
-/// on what a killed node had. Whoever wrote it lives and has it still.
+/// The primary dies with its last writes: events, sessions, and the claims of the sessions of a
+/// killed node. The nodes that wrote them still run and still have this data.
 #[tokio::test]
 async fn a_failover_that_forgets_the_last_writes_is_noticed_by_no_client() -> Result<()> {
     let _turn = turn().await;
@@ -42,8 +42,8 @@ async fn a_failover_that_forgets_the_last_writes_is_noticed_by_no_client() -> Re
     chaos.nodes.restart(node).await?;
     sleep(SETTLED).await;
     let seen = chaos.figures("roundhouse_store_failovers_total").await?;
-    ensure!(seen.iter().sum::<f64>() >= 2.0, "two nodes lived, which saw failovers: {seen:?}");
-    // All that was forgotten is there again, for others than its owner, too.
+    ensure!(seen.iter().sum::<f64>() >= 2.0, "failovers that two nodes detected: {seen:?}");
+    // The lost data is in Redis again, and other nodes than its owner can use it.
     let node = chaos.any();
     chaos.nodes.kill(node)?;
     chaos.wait(500, 1_000).await;
@@ -51,7 +51,7 @@ async fn a_failover_that_forgets_the_last_writes_is_noticed_by_no_client() -> Re
     Ok(())
 }
 
-/// Slots of live sessions, and the one in which all leases are.
+/// The slots of live sessions, and the slot of all leases.
 #[tokio::test]
 async fn slots_move_under_their_sessions_and_a_primary_dies() -> Result<()> {
     let _turn = turn().await;
@@ -68,13 +68,13 @@ async fn slots_move_under_their_sessions_and_a_primary_dies() -> Result<()> {
         redis.move_slot(slot, to, rest).await?;
     }
     let repeats = chaos.figures("roundhouse_redis_repeats_total").await?;
-    ensure!(repeats.iter().sum::<f64>() >= 3.0, "nobody met a slot on the move: {repeats:?}");
+    ensure!(repeats.iter().sum::<f64>() >= 3.0, "no command used a moving slot: {repeats:?}");
     chaos.nodes.note(None, "a primary dies");
     let primary = chaos.chance.pick(&[0, 1, 2]);
     redis.fail_over(primary).await?;
     sleep(SETTLED).await;
     let seen = chaos.figures("roundhouse_store_failovers_total").await?;
-    ensure!(seen.iter().all(|seen| *seen >= 1.0), "nodes saw failovers: {seen:?}");
+    ensure!(seen.iter().all(|seen| *seen >= 1.0), "failovers detected: {seen:?}");
     let node = chaos.any();
     chaos.nodes.kill(node)?;
     chaos.wait(500, 1_000).await;
@@ -87,7 +87,7 @@ async fn redis_answers_nobody_for_a_while_and_then_beyond_a_lease() -> Result<()
     pauses("ALL").await
 }
 
-/// Leases can be read, and nobody can renew one.
+/// Leases can be read, and no node can renew its lease.
 #[tokio::test]
 async fn redis_takes_no_writes_for_a_while_and_then_beyond_a_lease() -> Result<()> {
     pauses("WRITE").await
@@ -112,7 +112,8 @@ async fn pauses(kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// The others hold their leases and take its sessions over; it finds that out and goes on.
+/// The other nodes keep their leases and take its sessions over; the node detects that and
+/// continues.
 #[tokio::test]
 async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -> Result<()> {
     let _turn = turn().await;
@@ -129,7 +130,7 @@ async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -
     let final_responses = chaos.final_responses() - before;
     ensure!(
         final_responses >= 5,
-        "{final_responses} final responses at the nodes that Redis is in reach of"
+        "{final_responses} final responses at the nodes whose connection to Redis works"
     );
     chaos.nodes.note(Some(0), "Redis is in reach");
     way.open();
@@ -137,7 +138,7 @@ async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -
     let lost = chaos.figures("roundhouse_leases_lost_total").await?;
     ensure!(lost == [1.0, 0.0, 0.0], "leases lost: {lost:?}");
     let taken = chaos.figures("roundhouse_takeovers_total").await?;
-    ensure!(taken[1] + taken[2] >= 1.0, "nobody took a session over: {taken:?}");
+    ensure!(taken[1] + taken[2] >= 1.0, "no node took a session over: {taken:?}");
     chaos.judge().await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Clients that people use, against one node: the TypeScript SDK (1.x and 2.x) and the
-//! Python SDK (1.x and 2.x), each as it comes. rmcp's client has a file of its own.
+//! Widely used clients against one node: the TypeScript SDK (1.x and 2.x) and the Python SDK (1.x
+//! and 2.x), unchanged. The tests of rmcp's client are in another file.
 //!
-//! Every scenario is played by all four, against the fixture in process and as a program.
+//! All four clients run every scenario, against the fixture in process and as a program.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ async fn a_second_cut_of_the_resumed_stream_loses_and_doubles_nothing() -> Resul
     cut(&[("notifications/progress", 2), ("notifications/progress", 3)]).await
 }
 
-/// Plays `count` over a wire that is cut, with every client and both kinds of fixture.
+/// Runs `count` over a connection that is cut, with every client and both kinds of fixture.
 async fn cut(cuts: &[(&str, usize)]) -> Result<()> {
     for setup in [Setup::demo(), Setup::fixture()] {
         let node = Node::start(&setup.with("sessions.retry_ms", 100))?;
@@ -126,9 +126,8 @@ async fn cut(cuts: &[(&str, usize)]) -> Result<()> {
     Ok(())
 }
 
-/// Python's clients come back from a second cut with the cursor of the first, and so see
-/// again what came between; nothing a server can do keeps them from it. What they saw
-/// twice counts once.
+/// After a second cut, the Python clients resume with the event id of the first, and so receive
+/// the events in between again; a server cannot prevent that. Repeated lines count once.
 fn once(program: Program, seen: Seen) -> Seen {
     if !matches!(program, Program::Python1 | Program::Python2) {
         return seen;
@@ -142,7 +141,7 @@ fn once(program: Program, seen: Seen) -> Seen {
     Seen(kept)
 }
 
-/// Plays a scenario with every client, against both kinds of fixture.
+/// Runs a scenario with every client, against both kinds of fixture.
 async fn everywhere(
     scenario: &str,
     judge: impl AsyncFn(Program, &Seen) -> Result<()>,
@@ -159,12 +158,12 @@ async fn everywhere(
     Ok(())
 }
 
-/// The steps of a call, and its log lines, came once each; the steps also in order.
+/// The steps of a call and its log lines come once each; the steps also come in order.
 fn counted(seen: &Seen, who: &Value) -> Result<()> {
     let all: Vec<f64> = (1..=10).map(f64::from).collect();
     ensure!(steps(seen, who) == all, "progress: {seen:?}");
     let lines = seen.all("log");
-    // A log line belongs to no request, so two streams may carry them side by side.
+    // A log line belongs to no request, so two streams may carry log lines at the same time.
     let mut lines: Vec<f64> =
         lines.iter().filter_map(|line| line["data"]["count"].as_f64()).collect();
     lines.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! Clients that people use, behind nginx over three nodes, while nodes are replaced or die.
-//! rmcp's client, which is no program, has tests of its own (`clients_rmcp`).
+//! Widely used clients, behind nginx with three nodes, while nodes are replaced or die. The tests
+//! of rmcp's client, which is not a program, are in `clients_rmcp`.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ const ALL: [Program; 5] = [
     Program::FastMcp,
 ];
 
-/// A cluster, and every client at work on it.
+/// A cluster, and all clients, which use it.
 struct Stage {
     playing: Vec<Playing>,
     goes_on: PathBuf,
@@ -33,7 +33,7 @@ impl Stage {
         Ok(Self { playing, goes_on, cluster })
     }
 
-    /// Waits until every client saw so much more of a kind.
+    /// Waits until every client has printed this number of further lines of a kind.
     async fn all_see(&mut self, kind: &str, more: usize) -> Result<()> {
         for playing in &mut self.playing {
             let sees = playing.sees(kind, more).await;
@@ -42,7 +42,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until every client has seen so much of a kind since it began.
+    /// Waits until every client has printed this number of lines of a kind since the start.
     async fn all_have_seen(&mut self, kind: &str, due: usize) -> Result<()> {
         for playing in &mut self.playing {
             let seen = playing.has_seen(kind, due).await;
@@ -51,7 +51,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the test, and has what every client saw judged.
+    /// Ends the test, and checks the lines of every client.
     async fn end(self, judge: impl Fn(&Seen) -> Result<()>) -> Result<()> {
         std::fs::remove_file(&self.goes_on)?;
         for playing in self.playing {
@@ -125,7 +125,7 @@ async fn killed_in_mid_stream(node: &str) -> Result<()> {
     stage.all_have_seen("progress", 5).await?;
     stage.cluster.kill(node).await?;
     let end = stage.end(|seen| {
-        // What ran on that node is not run again: its tool did not say that it may be.
+        // A call that ran on that node is not run again: its tool does not permit that.
         if seen.all("error").is_empty() {
             counted(seen, &json!(null), 60)?;
         } else {
@@ -136,7 +136,7 @@ async fn killed_in_mid_stream(node: &str) -> Result<()> {
     end.await.with_context(|| format!("{node} was killed"))
 }
 
-/// The steps of a call came once each, in order, and then its result.
+/// The steps of a call come once each, in order, and then its result.
 fn counted(seen: &Seen, who: &serde_json::Value, steps: u32) -> Result<()> {
     let mine = |kind| seen.all(kind).into_iter().filter(|line| line["who"] == *who);
     let saw: Vec<f64> = mine("progress").filter_map(|line| line["progress"].as_f64()).collect();

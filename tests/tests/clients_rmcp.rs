@@ -1,4 +1,4 @@
-//! rmcp's client, against one node, and behind nginx over three that are replaced or die.
+//! rmcp's client, against one node, and behind nginx with three nodes that are replaced or die.
 #![expect(deprecated, reason = "rmcp deprecates sampling and logging of these revisions")]
 
 use std::convert::Infallible;
@@ -72,7 +72,7 @@ async fn it_can_give_up_on_a_call_and_the_server_hears_of_it() -> Result<()> {
         handle.cancel(Some("enough".into())).await?;
         let until = tokio::time::Instant::now() + PATIENCE;
         while text(&client.call_tool(call("rh_cancelled", json!({}))).await?) != "1" {
-            ensure!(tokio::time::Instant::now() < until, "the server never heard of it");
+            ensure!(tokio::time::Instant::now() < until, "the server got no cancellation");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         client.cancel().await?;
@@ -150,8 +150,8 @@ async fn it_holds_a_session_in_which_it_was_idle_when_nodes_are_killed() -> Resu
     Ok(())
 }
 
-/// It repeats no POST: a call whose stream has said no id when it is cut fails, and so does
-/// one that waits for a head from a node that dies. So each call here is past its first step.
+/// The client repeats no POST. A call fails if it is cut before the first event id of its stream,
+/// or if its node dies before the head of the answer. So each call here is past its first step.
 #[tokio::test]
 async fn it_holds_its_session_on_a_stream_that_said_an_id_when_the_first_node_is_killed()
 -> Result<()> {
@@ -180,7 +180,7 @@ async fn killed_in_mid_stream(node: &str) -> Result<()> {
     let (counted, killed) = tokio::join!(count_to(&client, 60, 50), kill);
     killed?;
     if let Err(error) = counted {
-        // What ran on that node is not run again: its tool did not say that it may be.
+        // A call that ran on that node is not run again: its tool does not permit that.
         let told = error.downcast_ref();
         let is_told = matches!(told, Some(ServiceError::McpError(told)) if told.code.0 == -32000);
         ensure!(is_told, "{error:?}\n{}", cluster.tails(20));
@@ -190,7 +190,7 @@ async fn killed_in_mid_stream(node: &str) -> Result<()> {
     Ok(())
 }
 
-/// The session goes on; rmcp makes no new one in silence.
+/// The session continues, and rmcp has not opened another one.
 async fn still_there(client: &Client) -> Result<()> {
     for _ in 0..4 {
         let call = client.call_tool(CallToolRequestParams::new("test_simple_text"));
@@ -200,7 +200,7 @@ async fn still_there(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// As anybody connects, but that a session which is gone is an error.
+/// A client with the usual settings, except that a session which has ended is an error.
 async fn connect(url: &str) -> Result<Client> {
     let config =
         StreamableHttpClientTransportConfig::with_uri(url).reinit_on_expired_session(false);
@@ -211,7 +211,7 @@ async fn connect(url: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// Waits for what must come.
+/// Waits until a condition is true.
 async fn until(what: &str, has_come: impl Fn() -> bool) -> Result<()> {
     let until = tokio::time::Instant::now() + PATIENCE;
     while !has_come() {
@@ -235,7 +235,7 @@ async fn count(client: &Client) -> Result<()> {
     count_to(client, 10, 30).await
 }
 
-/// Counts: every step and every log line comes once, the steps in order.
+/// Counts: every step and every log line comes once, and the steps come in order.
 async fn count_to(client: &Client, n: u32, interval_ms: u64) -> Result<()> {
     client.service().begin();
     let arguments = json!({"n": n, "interval_ms": interval_ms});
@@ -246,7 +246,8 @@ async fn count_to(client: &Client, n: u32, interval_ms: u64) -> Result<()> {
     let ServerResult::CallToolResult(result) = response else { anyhow::bail!("{response:?}") };
     ensure!(text(&result) == format!("counted to {n}"), "{result:?}");
     let all: Vec<f64> = (1..=n).map(f64::from).collect();
-    // rmcp hands notifications over beside the response, so the last ones may come after it.
+    // rmcp delivers notifications concurrently with the response, so the last ones may come after
+    // it.
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
         let (steps, mut lines) = client.service().read();
@@ -263,7 +264,7 @@ async fn count_to(client: &Client, n: u32, interval_ms: u64) -> Result<()> {
     }
 }
 
-/// A client that writes down what it hears.
+/// A client that records its notifications.
 #[derive(Clone, Default)]
 struct Diary {
     steps: Arc<Mutex<Vec<f64>>>,
@@ -271,7 +272,7 @@ struct Diary {
 }
 
 impl Diary {
-    /// Begins a new page.
+    /// Starts a new record.
     fn begin(&self) {
         self.steps.lock().expect("whole").clear();
         self.lines.lock().expect("whole").clear();

@@ -1,4 +1,4 @@
-//! Three nodes, one Redis, and a client that reaches another node each time.
+//! Three nodes, one Redis, and a client that uses another node for each request.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tests::recorded::reaches;
 use tests::redis::Redis;
 use tests::{Node, Setup};
 
-/// Three nodes that share a Redis, all alike.
+/// Three nodes with the same settings, which share a Redis.
 struct Cluster {
     nodes: Vec<Node>,
     turn: usize,
@@ -135,8 +135,8 @@ async fn when_a_node_dies_its_clients_are_told_and_the_others_go_on() -> Result<
     other.is_well().await
 }
 
-/// A node that lost a peer acts for nobody until Redis says that it is not taken for dead
-/// itself, and no client repeats an `initialize`.
+/// A node that lost a peer serves no session until Redis confirms that the node itself is not
+/// marked dead. No client repeats an `initialize`.
 #[tokio::test]
 async fn a_session_is_opened_where_a_peer_has_just_died() -> Result<()> {
     opened_while_redis_is_away_for(Duration::from_millis(1_500)).await
@@ -147,18 +147,18 @@ async fn a_session_is_opened_where_the_lease_has_lapsed() -> Result<()> {
     opened_while_redis_is_away_for(Duration::from_millis(8_000)).await
 }
 
-/// It cannot know that Redis did not fail over just before it came; the third node can.
+/// A new node cannot know whether Redis failed over just before its start; the third node can.
 #[tokio::test]
 async fn a_session_whose_owner_dies_goes_on_at_once_at_a_node_that_has_just_come() -> Result<()> {
     let mut cluster = Cluster::start()?;
-    // The three have seen this Redis for long enough.
+    // Waits until the three nodes have used this Redis for long enough.
     for node in &cluster.nodes {
         reaches(node, "roundhouse_stabilising", |value| value == 0.0).await?;
     }
     let mut client = Client::open(cluster.nodes[0].demo(), "2025-11-25").await?;
     client.is_well().await?;
     let newcomer = Node::start(&cluster.setup)?;
-    // Each is linked to each.
+    // Each node has a link to each other node.
     for node in cluster.nodes.iter().chain([&newcomer]) {
         reaches(node, "roundhouse_peer_links", |now| now >= 3.0).await?;
     }
@@ -168,13 +168,13 @@ async fn a_session_whose_owner_dies_goes_on_at_once_at_a_node_that_has_just_come
     let died = Instant::now();
     client.is_well().await?;
     let dark = died.elapsed();
-    ensure!(dark < Duration::from_secs(1), "it was out of reach for {dark:?}");
+    ensure!(dark < Duration::from_secs(1), "no answer for {dark:?}");
     Ok(())
 }
 
 async fn opened_while_redis_is_away_for(time: Duration) -> Result<()> {
     let mut cluster = Cluster::start()?;
-    // So that each has a link to the other.
+    // These calls make each node open a link to the other.
     for (from, to) in [(0, 1), (1, 0)] {
         let mut client = Client::open(cluster.nodes[from].demo(), "2025-11-25").await?;
         client.url = cluster.nodes[to].demo();
@@ -193,8 +193,8 @@ async fn opened_while_redis_is_away_for(time: Duration) -> Result<()> {
     client?.is_well().await
 }
 
-/// Redis is given the session back as it was, and then another life: so a replica that had
-/// not heard of the end would come up.
+/// Redis gets back the copy of the session and is then restarted. A replica that did not receive
+/// the end of the session would be promoted in the same state.
 // holds: SES-07
 #[tokio::test]
 async fn a_deleted_session_stays_gone_where_a_failover_forgot_its_end() -> Result<()> {
@@ -211,7 +211,7 @@ async fn a_deleted_session_stays_gone_where_a_failover_forgot_its_end() -> Resul
     check::status(&client.delete().await?, 204)?;
     ensure!(redis.ask(&format!("COPY as-it-was {key} REPLACE"))?.starts_with(":1"), "no copy");
     redis.restart()?;
-    // They are held until stabilisation is over.
+    // The nodes hold these requests until the stabilisation has ended.
     for node in &nodes {
         client.url = node.demo();
         check::status(&client.send(client.message("tools/list", json!({}))).await?, 404)?;

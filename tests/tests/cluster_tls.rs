@@ -1,4 +1,4 @@
-//! Nodes that know each other by their certificates, and one that nobody vouches for.
+//! Nodes that identify each other by certificates, and a node whose authority is not trusted.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,21 +12,22 @@ use tests::sse::PATIENCE;
 use tests::{Node, Setup};
 use tokio::time::sleep;
 
-/// Writes an authority (`ca`), and the certificate of a node (`cert`, `key`) for a host.
+/// Writes a certificate authority (`ca`), and the certificate of a node (`cert`, `key`) for a
+/// host.
 fn vouch(dir: &Path, host: &str) -> Result<()> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(vec![host.into()])?;
-    // With the authority's own name, it would be taken for one that vouches for itself.
+    // With the name of the authority, the certificate would be taken for a self-signed one.
     params.distinguished_name.push(DnType::CommonName, "node");
     std::fs::write(dir.join("ca"), issuer.pem())?;
     std::fs::write(dir.join("cert"), params.signed_by(&key, &issuer)?.pem())?;
     Ok(std::fs::write(dir.join("key"), key.serialize_pem())?)
 }
 
-/// A node that shows what is in a folder, and no secret.
+/// A node with the certificate in a folder, and without a secret.
 fn setup(redis: &Redis, dir: &Path) -> Setup {
     let file = |name: &str| dir.join(name).display().to_string();
     Setup::demo()
@@ -37,22 +38,22 @@ fn setup(redis: &Redis, dir: &Path) -> Setup {
         .with("cluster.tls.key_file", file("key"))
 }
 
-/// Waits until a metric of a node is as is due.
+/// Waits until the value of a metric of a node is as expected.
 async fn metric(node: &Node, name: &str, is_due: impl Fn(f64) -> bool) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !node.metric(name).await?.is_some_and(&is_due) {
-        ensure!(Instant::now() < until, "{name} never is as is due: {}", node.output());
+        ensure!(Instant::now() < until, "{name} is not as expected: {}", node.output());
         sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-/// Waits until a node has so many links.
+/// Waits until a node has at least this number of links.
 async fn has_links(node: &Node, links: f64) -> Result<()> {
     metric(node, "roundhouse_peer_links", |now| now >= links).await
 }
 
-/// Waits until a node has found so many peers wanting.
+/// Waits until a node has refused at least this number of links.
 async fn has_refused(node: &Node, peers: f64) -> Result<()> {
     metric(node, "roundhouse_peer_links_refused_total", |now| now >= peers).await
 }
@@ -80,7 +81,7 @@ async fn nodes_that_one_authority_vouches_for_are_a_cluster() -> Result<()> {
         told.push(message);
     }
     ensure!(told.last().context("nothing")?.get("result").is_some(), "{told:?}");
-    // That a process died is seen as it is without TLS: within its lease, and well within.
+    // A death is detected as without TLS: within the lease of the node, with a margin.
     nodes[0].kill()?;
     metric(&nodes[1], "roundhouse_stabilising", |now| now == 0.0).await?;
     let began = Instant::now();
@@ -112,13 +113,13 @@ async fn a_node_that_another_authority_vouches_for_is_refused_and_both_sides_say
     }
     let links = stranger.metric("roundhouse_peer_links").await?;
     ensure!(links == Some(0.0), "the stranger has {links:?} links");
-    // The others are one cluster all the while.
+    // The other nodes remain one cluster.
     let mut client = Client::open(nodes[0].demo(), "2025-11-25").await?;
     client.url = nodes[1].demo();
     client.is_well().await
 }
 
-/// It would take them, and learns why they do not take it only after it believed to be in.
+/// It accepts the other nodes, and learns after its side of the handshake that they refuse it.
 #[tokio::test]
 async fn a_node_that_trusts_the_others_and_is_not_trusted_says_so() -> Result<()> {
     let (redis, ours, theirs) = (Redis::start()?, tempfile::tempdir()?, tempfile::tempdir()?);
@@ -131,7 +132,7 @@ async fn a_node_that_trusts_the_others_and_is_not_trusted_says_so() -> Result<()
     let stranger = Node::start(&setup(&redis, theirs.path()))?;
     let until = Instant::now() + PATIENCE;
     while !stranger.output().contains("the peer does not trust this node's certificate") {
-        ensure!(Instant::now() < until, "it does not say why: {}", stranger.output());
+        ensure!(Instant::now() < until, "the log gives no reason: {}", stranger.output());
         sleep(Duration::from_millis(20)).await;
     }
     for node in [&node, &stranger] {
@@ -141,7 +142,7 @@ async fn a_node_that_trusts_the_others_and_is_not_trusted_says_so() -> Result<()
     Ok(())
 }
 
-/// An authority that may sign for others only vouches for whoever it named.
+/// A certificate is valid only for the host that it names, although the authority is trusted.
 #[tokio::test]
 async fn a_node_whose_certificate_names_another_host_is_not_called() -> Result<()> {
     let (redis, dir) = (Redis::start()?, tempfile::tempdir()?);
@@ -151,7 +152,7 @@ async fn a_node_whose_certificate_names_another_host_is_not_called() -> Result<(
     for node in &nodes {
         let until = Instant::now() + PATIENCE;
         while !node.output().contains("not valid for name") {
-            ensure!(Instant::now() < until, "the log does not say why: {}", node.output());
+            ensure!(Instant::now() < until, "the log gives no reason: {}", node.output());
             sleep(Duration::from_millis(20)).await;
         }
         has_refused(node, 1.0).await?;
@@ -160,7 +161,7 @@ async fn a_node_whose_certificate_names_another_host_is_not_called() -> Result<(
     Ok(())
 }
 
-/// Neither end goes on in the clear.
+/// Neither end continues without TLS.
 #[tokio::test]
 async fn a_node_without_tls_is_refused_by_those_that_have_it() -> Result<()> {
     let (redis, dir) = (Redis::start()?, tempfile::tempdir()?);

@@ -1,4 +1,4 @@
-//! The public conformance suite through nginx, in round robin over three nodes.
+//! The public conformance suite through nginx, round robin over three nodes.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -28,8 +28,7 @@ async fn conform(plan: Plan) -> Result<()> {
     Ok(())
 }
 
-/// Only a call that dies with the very node that its client is connected to may fail; it
-/// fails once.
+/// A call may fail only if the node to which its client is connected dies, and it may fail once.
 #[tokio::test]
 async fn they_conform_while_one_is_killed_and_another_drained_every_few_seconds() -> Result<()> {
     let cluster = Plan::demo().start().await?;
@@ -76,11 +75,11 @@ async fn disturb(cluster: &Deployment) -> Result<()> {
     Ok(())
 }
 
-/// How long after a request died it may take until that is seen.
+/// The maximum time from the death of a request until the test detects it.
 const SEEN_WITHIN: Duration = Duration::from_millis(300);
 
-/// Runs a set until it passes: each time a scenario may fail only where nginx saw a request
-/// die, in the time of that scenario, at a node that had it; and each death excuses one.
+/// Runs a set until it passes. In each run, a scenario may fail only if nginx logged the death of
+/// a request during that scenario. Each death permits one failure.
 async fn passes_but_for_the_dead(
     set: Set,
     cluster: &Deployment,
@@ -103,14 +102,13 @@ async fn passes_but_for_the_dead(
             }
         }
         let said = &report.said;
-        ensure!(unexcused.is_empty(), "{set:?}: no request died where this failed: {unexcused:?}");
-        ensure!(!report.complaints.is_empty(), "{set:?}: not content, of no reason: {said}");
+        ensure!(unexcused.is_empty(), "{set:?}: failed without a lost request: {unexcused:?}");
+        ensure!(!report.complaints.is_empty(), "{set:?}: the suite fails without a reason: {said}");
     }
     anyhow::bail!("{set:?} did not pass in {RUNS_MAX} runs")
 }
 
-/// Notes when nginx says that it had handed a request to a node which died before it
-/// answered.
+/// Records the times at which nginx logs that a node died before it answered a request.
 async fn watch_for_deaths(cluster: &Deployment, deaths: &Mutex<Vec<SystemTime>>) -> Infallible {
     let mut known = 0;
     loop {

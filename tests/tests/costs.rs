@@ -1,4 +1,4 @@
-//! What the cluster costs its Redis.
+//! The commands and the memory that the cluster needs in Redis.
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 
@@ -13,9 +13,9 @@ use tests::sse::PATIENCE;
 use tests::{Node, Setup};
 use tokio::time::sleep;
 
-/// Calls that are counted.
+/// The number of calls.
 const CALLS: u64 = 1_000;
-/// Sessions that are weighed together.
+/// The number of sessions whose memory is measured together.
 const SESSIONS: u64 = 50;
 
 fn cluster(redis: &Redis) -> Result<[Node; 2]> {
@@ -26,13 +26,13 @@ fn cluster(redis: &Redis) -> Result<[Node; 2]> {
     Ok([Node::start(&setup)?, Node::start(&setup)?])
 }
 
-/// What a key takes, in bytes; nothing where there is none.
+/// The memory of a key, in bytes; 0 if the key does not exist.
 fn weight(redis: &Redis, key: &str) -> Result<u64> {
     let answer = redis.ask(&format!("MEMORY USAGE {key} SAMPLES 0"))?;
     Ok(answer.trim().strip_prefix(':').map_or(Ok(0), str::parse)?)
 }
 
-/// What is asked about nodes, their leases and who is there, names no session.
+/// Commands about nodes and their leases contain no session id, so they do not count.
 #[tokio::test]
 async fn a_call_asks_redis_nothing_at_its_owner_nor_after_the_first_touch_elsewhere() -> Result<()>
 {
@@ -45,7 +45,7 @@ async fn a_call_asks_redis_nothing_at_its_owner_nor_after_the_first_touch_elsewh
         client.url = node.demo();
         client.tool("rh_echo", json!({})).await?;
         let touched = monitor.heard(&session)?;
-        ensure!(touched.len() == touches, "the first touch asks {touched:?}");
+        ensure!(touched.len() == touches, "commands of the first call: {touched:?}");
         for number in 0..CALLS {
             client.tool("rh_echo", json!({ "number": number })).await?;
         }
@@ -55,8 +55,8 @@ async fn a_call_asks_redis_nothing_at_its_owner_nor_after_the_first_touch_elsewh
     Ok(())
 }
 
-/// The claim brings back record and log. Before it the node that was asked looks up whose the
-/// session is: once where the owner is known to be gone, else until it is.
+/// The claim returns record and log. Before the claim, the node looks up the owner of the session:
+/// once if the owner is known to be gone, otherwise repeatedly until it is.
 #[tokio::test]
 async fn a_take_over_is_one_round_trip() -> Result<()> {
     let redis = Redis::start()?;
@@ -68,7 +68,7 @@ async fn a_take_over_is_one_round_trip() -> Result<()> {
     nodes[0].kill()?;
     first.tool("rh_echo", json!({})).await?;
     let asked = monitor.heard(&first_session)?;
-    let (claim, looks) = asked.split_last().context("nothing was asked")?;
+    let (claim, looks) = asked.split_last().context("no command was sent")?;
     ensure!(is_claim(claim) && looks.iter().all(|look| is_look(look)), "{asked:#?}");
 
     metric(&nodes[1], "roundhouse_nodes_marked_dead_total", 1.0).await?;
@@ -84,7 +84,7 @@ async fn a_take_over_is_one_round_trip() -> Result<()> {
     Ok(())
 }
 
-/// A session of the first node that the second has found, and its id.
+/// A session of the first node that the second node has already located, and its id.
 async fn touched_elsewhere(nodes: &[Node; 2]) -> Result<(Client, String)> {
     let mut client = Client::open(nodes[0].demo(), "2025-11-25").await?;
     client.url = nodes[1].demo();
@@ -93,21 +93,21 @@ async fn touched_elsewhere(nodes: &[Node; 2]) -> Result<(Client, String)> {
     Ok((client, session))
 }
 
-/// One script over record and log.
+/// One script that reads and writes record and log.
 fn is_claim(command: &str) -> bool {
     command.starts_with("\"EVALSHA\"") && command.contains(":log\"")
 }
 
-/// The record is read.
+/// A read of the record.
 fn is_look(command: &str) -> bool {
     command.starts_with("\"GET\"")
 }
 
-/// Waits until a node's metric says so.
+/// Waits until a metric of a node has this value.
 async fn metric(node: &Node, name: &str, due: f64) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while node.metric(name).await? != Some(due) {
-        ensure!(Instant::now() < until, "{name} never is {due}");
+        ensure!(Instant::now() < until, "{name} is not {due}");
         sleep(Duration::from_millis(20)).await;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! DELETE while Redis is stopped, killed, or slow: a session that was said to have ended opens
-//! nothing afterwards.
+//! DELETE while Redis is stopped, killed, or slow: after a confirmed end, the id of a session is
+//! unknown at every node.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use tests::partition::{Gate, Side};
 use tests::recorded::{HELD, Recorded, pinged};
 use tokio::time::{sleep, timeout};
 
-/// The session is asked for at a node this many times, half a second apart.
+/// The number of requests for the session to a node, with half a second in between.
 const TRIES: usize = 6;
 
-/// Asks for an ended session at a node: 404 each time, as soon as the node can know.
+/// Sends requests for an ended session to a node: each gets 404, as soon as the node can know.
 async fn stays_ended(cluster: &Recorded, client: &tests::mcp::Client, node: usize) -> Result<()> {
     for _ in 0..TRIES {
         let status = timeout(HELD, pinged(client, cluster.node(node)?)).await??;
         ensure!(status == 404, "{status} at node {node} for a session that has ended");
-        // What brings it back may come later.
+        // A late write might restore the session.
         sleep(Duration::from_millis(500)).await;
     }
     Ok(())
 }
 
-/// What a DELETE comes to, of which no answer is due for as long as Redis has not been told.
+/// The status of a DELETE; no answer is due while Redis has not stored the end of the session.
 async fn ended(client: &tests::mcp::Client) -> Option<StatusCode> {
     let deleted = timeout(HELD, client.twin().delete()).await.ok()?;
     deleted.ok().map(|response| response.status())
@@ -44,8 +44,8 @@ async fn a_session_deleted_while_redis_stands_still_has_ended_when_that_is_said(
         let early = deleting.is_finished();
         cluster.redis.thaw()?;
         let status = deleting.await?.context("DELETE was not answered")?;
-        ensure!(!early || status != 204, "204 before Redis could be told");
-        ensure!(status == 204 || status == 503, "DELETE is answered {status}");
+        ensure!(!early || status != 204, "204 before Redis could answer");
+        ensure!(status == 204 || status == 503, "DELETE got {status}");
         if status == 204 {
             for node in [0, 1] {
                 ensure!(pinged(&client, cluster.node(node)?).await? == 404, "node {node}");
@@ -55,7 +55,7 @@ async fn a_session_deleted_while_redis_stands_still_has_ended_when_that_is_said(
     Ok(())
 }
 
-/// Redis is gone when the client deletes; the owner dies; Redis comes back as it was.
+/// Redis is gone when the client deletes; the owner dies; Redis returns with its earlier data.
 #[tokio::test]
 async fn a_session_deleted_while_redis_is_away_is_not_said_to_have_ended_and_then_there()
 -> Result<()> {
@@ -63,7 +63,7 @@ async fn a_session_deleted_while_redis_is_away_is_not_said_to_have_ended_and_the
         let mut cluster = Recorded::start([Setup::demo(), Setup::demo()]).await?;
         let client = cluster.open(0, "2025-11-25").await?;
         client.is_well().await?;
-        // What was written is on disk each second.
+        // Redis writes its data to disk once a second.
         sleep(Duration::from_millis(1_200)).await;
         if restarts {
             cluster.redis.kill()?
@@ -82,7 +82,7 @@ async fn a_session_deleted_while_redis_is_away_is_not_said_to_have_ended_and_the
         let status = deleting.await?;
         let again = timeout(HELD, pinged(&client, cluster.node(1)?)).await??;
         if status == Some(StatusCode::NO_CONTENT) {
-            ensure!(again == 404, "204 was said, and then {again}");
+            ensure!(again == 404, "a ping after 204 got {again}");
             stays_ended(&cluster, &client, 1).await?;
         } else {
             ensure!([None, Some(StatusCode::SERVICE_UNAVAILABLE)].contains(&status), "{status:?}");
@@ -91,8 +91,8 @@ async fn a_session_deleted_while_redis_is_away_is_not_said_to_have_ended_and_the
     Ok(())
 }
 
-/// The owner does what it is asked and is not heard, for longer than a link is kept for (0.9 s):
-/// whoever asked it asks again, and finds that the session has ended.
+/// The owner ends the session, but its bytes are delayed for longer than a link is kept (0.9 s).
+/// The other node sends the request again, and learns that the session has ended.
 #[tokio::test]
 async fn a_session_whose_owner_could_not_say_that_it_has_ended_is_not_unknown() -> Result<()> {
     let (cluster, gates) = Recorded::start_apart(Setup::demo).await?;
@@ -106,20 +106,20 @@ async fn a_session_whose_owner_could_not_say_that_it_has_ended_is_not_unknown() 
         let deleting = tokio::spawn(async move { ended(&elsewhere).await });
         sleep(Duration::from_secs(2)).await;
         let own = pinged(&client, cluster.node(owner)?).await?;
-        ensure!(own == 404, "the owner has not ended it: {own}");
+        ensure!(own == 404, "the owner has not ended it: status {own}");
         gates.iter().for_each(Gate::open);
         let status = deleting.await?.context("DELETE was not answered")?;
-        ensure!(status == 204, "DELETE is answered {status}");
+        ensure!(status == 204, "DELETE got {status}");
         let again = client.delete().await?.status();
-        ensure!(again == 404, "a second DELETE is answered {again}");
-        // Until there is a link again.
+        ensure!(again == 404, "a second DELETE got {again}");
+        // Waits until there is a link again.
         sleep(Duration::from_secs(2)).await;
     }
     Ok(())
 }
 
-/// The owner is stopped, another node takes the session over and ends it, and the owner goes
-/// on when the store has forgotten that the session has ended.
+/// The owner is stopped, and another node takes the session over and ends it. The owner continues
+/// after the store has removed the tombstone.
 #[tokio::test]
 async fn a_former_owner_that_wakes_after_the_tombstone_does_not_bring_a_session_back() -> Result<()>
 {
@@ -133,8 +133,8 @@ async fn a_former_owner_that_wakes_after_the_tombstone_does_not_bring_a_session_
     elsewhere.url = cluster.node(1)?.demo();
     timeout(HELD, elsewhere.is_well()).await??;
     let status = elsewhere.delete().await?.status();
-    ensure!(status == 204, "DELETE is answered {status}");
-    ensure!(pinged(&client, cluster.node(2)?).await? == 404, "it is there after 204");
+    ensure!(status == 204, "DELETE got {status}");
+    ensure!(pinged(&client, cluster.node(2)?).await? == 404, "not 404 after 204");
     sleep(Duration::from_secs(6)).await;
     owner.signal(rustix::process::Signal::CONT)?;
     sleep(Duration::from_secs(1)).await;

@@ -1,5 +1,5 @@
-//! What an operator deploys: the local cluster, nginx and HAProxy before it, and restarts
-//! that nobody notices.
+//! The deployment of an operator: the local cluster, nginx and HAProxy in front of it, and
+//! restarts that no client detects.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -24,8 +24,8 @@ async fn what_comes_up_goes_down_and_leaves_nothing() -> Result<()> {
     for client in &clients {
         client.is_well().await?;
     }
-    // Three nodes, and the watcher that ends it all with us. Redis and nginx overwrite their
-    // environment with their titles, so they are known by their pids.
+    // Three nodes, and the watcher that ends the cluster when this process ends. Redis and nginx
+    // overwrite their environment with their titles, so the test uses their process ids.
     ensure!(processes::marked(&mark, None).len() >= 4, "{:?}", processes::marked(&mark, None));
     let redis = cluster.redis()?.0;
     let nginx = cluster.read()?["nginx"]["pid"].as_u64().context("no nginx")?.try_into()?;
@@ -35,7 +35,7 @@ async fn what_comes_up_goes_down_and_leaves_nothing() -> Result<()> {
         ensure!(processes::resident(pid).is_err(), "{pid} still runs");
     }
     ensure!(!cluster.folder().join("cluster.json").exists());
-    // Once more is no mistake.
+    // A second `down` is not an error.
     cluster.down().await
 }
 
@@ -97,7 +97,7 @@ async fn a_pid_that_was_given_to_somebody_else_is_left_alone() -> Result<()> {
     let file = cluster.folder().join("run/node1");
     let since = std::fs::read_to_string(&file)?;
     let since = since.split_whitespace().nth(1).context("no start time")?;
-    // The kernel gave the number of a dead node to a program of somebody's.
+    // The kernel has given the process id of a dead node to another program.
     cluster.kill("node1").await?;
     std::fs::write(&file, format!("{} {since}1\n", stranger.id()))?;
     cluster.down().await?;
@@ -108,8 +108,8 @@ async fn a_pid_that_was_given_to_somebody_else_is_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// A killed node's main thread may end before the threads that hold its sockets. What connects to
-/// those is accepted by the kernel and then gets no answer, so `kill` waits for all of them.
+/// A killed node's main thread may end before the threads that own its sockets. The kernel still
+/// accepts connections to these sockets, and they get no answer. So `kill` waits for all threads.
 #[tokio::test]
 async fn a_process_whose_main_thread_has_ended_still_runs() -> Result<()> {
     let cluster = Plan::demo().nodes(1).start().await?;
@@ -156,7 +156,7 @@ async fn sessions_of_every_revision_live_behind_haproxy() -> Result<()> {
         for revision in REVISIONS {
             lives(&haproxy.demo, revision).await?;
         }
-        // It finds out by itself that a node is gone, and meanwhile tries another.
+        // HAProxy detects by itself that a node is gone, and meanwhile tries another one.
         cluster.kill("node2").await?;
         for revision in REVISIONS {
             lives(&haproxy.demo, revision).await?;
@@ -167,8 +167,8 @@ async fn sessions_of_every_revision_live_behind_haproxy() -> Result<()> {
     came.with_context(|| format!("{}\n{}", haproxy.stands(), cluster.tails(30)))
 }
 
-/// When Redis is away for longer than a lease, no node says that it is ready, and each of
-/// them holds what it is sent.
+/// When Redis is away for longer than a lease, no node reports that it is ready, and each node
+/// holds its requests.
 #[tokio::test]
 async fn haproxy_asks_every_node_when_none_says_that_it_is_ready() -> Result<()> {
     let cluster = Plan::demo().start().await?;
@@ -207,7 +207,7 @@ fn what_is_shipped_for_the_balancers_is_valid() -> Result<()> {
         .output()
         .context("nginx does not start; tests/setup installs it")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // Port 80 may be taken, or not be ours to take: the syntax is what counts.
+    // Port 80 may be in use or not permitted: the test checks the syntax only.
     ensure!(said.contains("syntax is ok") && !said.contains("[warn]"), "{said}");
     Ok(())
 }
@@ -267,11 +267,11 @@ async fn lives(url: &str, revision: &str) -> Result<()> {
     let last = last.context("nothing came on the resumed stream")?;
     ensure!(last.get("result").is_some(), "{revision}: {last}");
     let ended = client.delete().await?.status();
-    ensure!(ended == 204, "DELETE is answered {ended}");
+    ensure!(ended == 204, "DELETE got {ended}");
     Ok(())
 }
 
-/// HAProxy before a cluster, with the file that is shipped. It ends with its test.
+/// HAProxy in front of a cluster, with the file in `deploy`. It ends with its test.
 struct Haproxy {
     running: Child,
     socket: PathBuf,
@@ -280,7 +280,7 @@ struct Haproxy {
 }
 
 impl Haproxy {
-    /// Its checks ask for `path`.
+    /// Its health checks request `path`.
     async fn start(cluster: &Deployment, path: &str) -> Result<Self> {
         let shipped = std::fs::read_to_string(tools::root().join("deploy/haproxy/haproxy.cfg"))?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -314,7 +314,7 @@ impl Haproxy {
         Ok(started)
     }
 
-    /// How each node stands with it, as comma separated values.
+    /// The state of each node in HAProxy, as comma separated values.
     fn stands(&self) -> String {
         let ask = || -> Result<String> {
             let mut socket = UnixStream::connect(&self.socket)?;
@@ -322,7 +322,7 @@ impl Haproxy {
             socket.write_all(b"show stat\n")?;
             Ok(std::io::read_to_string(socket)?)
         };
-        ask().unwrap_or_else(|error| format!("HAProxy does not say how the nodes stand: {error}"))
+        ask().unwrap_or_else(|error| format!("HAProxy does not report the nodes: {error}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! DRAFT-2026-v1: headers that mirror the body, and questions only within a request.
+//! DRAFT-2026-v1: headers that mirror the body, and server requests only within a request.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ async fn parameters_that_a_tool_mirrors_are_compared_once_its_schema_is_known() 
             check::refused(response, 400, -32001, Id::Any).await?;
         }
     }
-    // One that no schema names is nobody's to judge.
+    // A header that no schema names is not checked.
     let message = client.call("test_simple_text", json!({}));
     let headers =
         [("mcp-method", "tools/call"), ("mcp-name", "test_simple_text"), ("mcp-param-region", "x")];
@@ -187,7 +187,7 @@ async fn start() -> Result<(Node, Client)> {
     Ok((node, client))
 }
 
-/// Posts a message with these headers and no others that mirror it.
+/// Posts a message with these headers, and no other headers that mirror it.
 async fn with(
     client: &Client,
     message: &Value,

@@ -1,5 +1,5 @@
-//! What a tenant's server says reaches the client as it was said, and the other way round:
-//! tools, resources, prompts, completion, roots, sampling, elicitation.
+//! The messages of a tenant's server reach the client unchanged, and those of the client reach the
+//! server: tools, resources, prompts, completion, roots, sampling, elicitation.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn what_a_server_says_passes_byte_for_byte() -> Result<()> {
             let due = constant_of(&source, constant)?;
             let response = client.send(client.message(method, params)).await?;
             let text = response.text().await?;
-            ensure!(text.contains(&due), "{method}\nsaid    {due}\narrived {text}");
+            ensure!(text.contains(&due), "{method}\nsent    {due}\narrived {text}");
         }
     }
     Ok(())
@@ -109,7 +109,7 @@ async fn capabilities_are_those_of_the_server_as_the_revision_knows_them() -> Re
             "{revision}: {capabilities}"
         );
         ensure!(capabilities.get("logging").is_none(), "{revision}: {capabilities}");
-        // 2024-11-05 has completion, and no capability for it.
+        // 2024-11-05 has completion, but no capability for it.
         ensure!(
             revision == "2024-11-05" || capabilities.get("completions").is_some(),
             "{revision}"
@@ -271,7 +271,7 @@ async fn the_log_level_filters_from_then_on_and_only_here() -> Result<()> {
         let set = client.request("logging/setLevel", json!({"level": "error"})).await?;
         ensure!(set["result"] == json!({}), "{set}");
         ensure!(logged(client).await? == 0);
-        ensure!(logged(&other).await? == 3, "the level of one session holds for another");
+        ensure!(logged(&other).await? == 3, "the level of one session applies to another");
         client.request("logging/setLevel", json!({"level": "debug"})).await?;
         ensure!(logged(client).await? == 3);
         let loud = client.request("logging/setLevel", json!({"level": "loud"})).await?;
@@ -284,7 +284,7 @@ async fn the_log_level_filters_from_then_on_and_only_here() -> Result<()> {
 #[tokio::test]
 async fn roots_are_asked_of_clients_that_have_them_and_changes_reach_the_server() -> Result<()> {
     everywhere(async |client| {
-        // This client declared none.
+        // This client has not declared roots.
         let undeclared = client.request("tools/call", json!({"name": "rh_roots"})).await?;
         ensure!(
             undeclared["result"]["isError"] == true || undeclared.get("error").is_some(),
@@ -308,7 +308,7 @@ async fn roots_are_asked_of_clients_that_have_them_and_changes_reach_the_server(
     check::accepted(client.notify("notifications/roots/list_changed", json!({})).await?).await?;
     let until = tokio::time::Instant::now() + PATIENCE;
     while client.tool("roots_heard", json!({})).await?["content"][0]["text"] != "1" {
-        ensure!(tokio::time::Instant::now() < until, "the server never heard of it");
+        ensure!(tokio::time::Instant::now() < until, "the server got no notification");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
@@ -383,11 +383,11 @@ async fn users_are_sent_to_urls_and_called_back() -> Result<()> {
         heard.extend(listening.message().await?.map(|(_, message)| message));
     }
     let complete = |message: &&Value| message["method"] == "notifications/elicitation/complete";
-    let complete = heard.iter().find(complete).context("never called back")?;
+    let complete = heard.iter().find(complete).context("no callback came")?;
     ensure!(complete["params"]["elicitationId"] == "e2", "{complete}");
     ensure!(
         elsewhere.is_quiet_for(Duration::from_millis(300)).await?,
-        "another client heard of it"
+        "another client was notified"
     );
     Ok(())
 }
@@ -440,7 +440,7 @@ async fn everywhere(scenario: impl AsyncFn(&Client) -> Result<()>) -> Result<()>
     Ok(())
 }
 
-/// The server whose answers are known to the byte.
+/// The server whose answers have known bytes.
 fn plain() -> Setup {
     let script = tools::root().join("tests/servers/plain.py").display().to_string();
     Setup::hosting([tools::python("py1").display().to_string(), script])

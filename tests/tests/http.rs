@@ -1,4 +1,4 @@
-//! The edge of Streamable HTTP: methods, heads, statuses, sessions, origins.
+//! The HTTP level of Streamable HTTP: methods, heads, statuses, sessions, origins.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -105,7 +105,7 @@ async fn notifications_and_answers_get_202_and_nothing() -> Result<()> {
         ] {
             check::accepted(client.notify(method, json!({})).await?).await?;
         }
-        // An answer to nothing that was asked may be refused, but never answered (POST-09).
+        // A response without a request may be refused, but is never answered (POST-09).
         let stray = client.answer(&json!("nobody-asked"), json!({})).await?.status();
         ensure!(stray == 202 || stray == 400, "{stray}");
     }
@@ -268,7 +268,7 @@ async fn the_version_header_is_checked_to_be_known_and_the_sessions_own_decides(
             let post = post.json(&body);
             version.iter().fold(post, |post, version| post.header("mcp-protocol-version", *version))
         };
-        // Batches show which rules hold.
+        // Batches show which revision applies.
         let due = if revision == "2025-03-26" { 200 } else { 400 };
         for version in [None, Some(revision), Some("2025-03-26"), Some(NEWEST)] {
             let got = post(version).send().await?.status();
@@ -363,7 +363,7 @@ async fn pages_on_the_list_may_use_the_endpoint_from_a_browser() -> Result<()> {
     for name in asked.split(',').map(str::trim) {
         ensure!(allowed.contains(name), "{name} is not in {allowed:?}");
     }
-    // Also where the answer is an error, or else a page cannot read it.
+    // An error must have these headers too, or a page cannot read it.
     let client = Client::open(node.demo(), NEWEST).await?;
     let mut stranger = Client::new(node.demo(), NEWEST);
     stranger.session = Some("00000000-0000-4000-8000-000000000000".into());
@@ -406,7 +406,7 @@ async fn ping(client: &Client) -> Result<Response> {
     client.send(client.message("ping", json!({}))).await
 }
 
-/// A ping with one header put in or over.
+/// A ping with one header added or replaced.
 async fn ping_with(client: &Client, name: &str, value: &str) -> Result<Response> {
     let mut request = client.http(Method::POST).json(&client.message("ping", json!({}))).build()?;
     let name = reqwest::header::HeaderName::from_bytes(name.as_bytes())?;
@@ -414,7 +414,7 @@ async fn ping_with(client: &Client, name: &str, value: &str) -> Result<Response>
     Ok(reqwest::Client::new().execute(request).await?)
 }
 
-/// Any request but `initialize`.
+/// A request that is not `initialize`.
 async fn list(client: &Client) -> Result<Response> {
     client.send(client.message("tools/list", json!({}))).await
 }

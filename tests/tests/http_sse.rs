@@ -1,4 +1,4 @@
-//! HTTP+SSE of 2024-11-05: one stream a session, and an endpoint for what clients say.
+//! HTTP+SSE of 2024-11-05: one stream for each session, and an endpoint for the client's messages.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ async fn clients_that_probe_for_the_newer_transport_find_their_way_back() -> Res
     let response = post.send().await?;
     check::status(&response, 405)?;
     ensure!(check::header(&response, "allow")?.contains("GET"));
-    // The newer endpoint stands beside it.
+    // The newer endpoint is available as well.
     tests::mcp::Client::open(node.demo(), "2025-11-25").await?.is_well().await
 }
 

@@ -1,8 +1,8 @@
-//! How many instructions the work on a call's way takes, counted by callgrind, beside the
-//! counts that `tests/micro/instructions.txt` keeps. Unlike times they do not move with
-//! the machine's load, so a change that makes a call dearer is seen when it is made.
+//! The number of instructions for each step of a call, counted by callgrind and compared with
+//! `tests/micro/instructions.txt`. The load of the machine does not change them as it changes
+//! times, so a change that makes a call more expensive is detected when it is made.
 //!
-//! `UPDATE=1 cargo test -p tests --test instructions` writes the counts anew.
+//! `UPDATE=1 cargo test -p tests --test instructions` writes the file again.
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 
@@ -14,18 +14,18 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 
-/// How far a count may be from the one kept, in percent, where all that decides it is the
-/// same: in both directions, since a gain that is not written down can be lost unseen.
+/// The maximum difference from the stored count, in percent, under the same toolchain. It applies
+/// in both directions, since a gain that is not stored can be lost undetected.
 const APART_PERCENT: u64 = 3;
-/// How far above the one kept a count may be under another compiler, C library or kind of
-/// processor. Their difference is not ours, and whoever has another must not see the tests
-/// fail for it; but none makes a call a quarter dearer by itself.
+/// The maximum increase over the stored count under another compiler, C library or kind of
+/// processor, in percent. Such a difference is not a fault of the code, and the test must not fail
+/// for it; but none of them makes a call a quarter more expensive.
 const FOREIGN_PERCENT: u64 = 25;
-/// Repetitions of the two runs whose difference is counted. Starting, preparing and the
-/// first touch of everything are in both.
+/// The repetitions of the two runs whose difference is counted. Both runs include the start, the
+/// preparation and the first use of everything.
 const COUNTS: [u64; 2] = [500, 2_500];
 
-/// The counts of one toolchain, as the file has them.
+/// The counts of one toolchain, in the form of the file.
 #[derive(Debug, PartialEq)]
 struct Kept {
     toolchain: String,
@@ -64,14 +64,14 @@ impl Kept {
     }
 }
 
-/// What is wrong with what was counted, a line each.
+/// The faults of the counts, a line each.
 fn faults(kept: &Kept, counted: &Kept) -> Vec<String> {
     let is_foreign = kept.toolchain != counted.toolchain;
     let judge = |name: &String| {
         let (was, is) = match (kept.counts.get(name), counted.counts.get(name)) {
             (Some(was), Some(is)) => (*was, *is),
             (None, _) => return Some(format!("{name} is not kept")),
-            (_, None) => return Some(format!("{name} is kept, but there is no such work")),
+            (_, None) => return Some(format!("{name} is kept, but it does not exist")),
         };
         let percent = if is_foreign { FOREIGN_PERCENT } else { APART_PERCENT };
         let is_dearer = is * 100 > was * (100 + percent);
@@ -98,8 +98,8 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The compiler, the C library (who allocates and copies) and the kind of processor (which
-/// of several ways to search and to copy are taken).
+/// The compiler, the C library (which allocates and copies) and the kind of processor (which
+/// selects the algorithms to search and to copy).
 fn toolchain() -> Result<String> {
     let told = output(Command::new("rustc").arg("-vV"))?;
     let told = |key: &str| told.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
@@ -114,13 +114,13 @@ fn toolchain() -> Result<String> {
     Ok(format!("rustc {release}, {host}, {library}, {vectors}"))
 }
 
-/// The program to count in, built as a release and by itself: together with others it
-/// would get other features of its dependencies.
+/// The program to count, built alone in the release profile: in a build with other programs, its
+/// dependencies would have other features.
 fn build() -> Result<PathBuf> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root()).args(["build", "--quiet", "--release", "--package", "micro"]);
     cargo.args(["--bin", "instructions", "--message-format", "json-render-diagnostics"]);
-    // Flags for another processor, or another compiler, would make other instructions.
+    // Flags for another processor, or another compiler, would produce other instructions.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
     let told = output(&mut cargo)?;
@@ -130,12 +130,12 @@ fn build() -> Result<PathBuf> {
     programs.next().context("cargo names no program")
 }
 
-/// How many instructions a run with so many repetitions takes, from start to end.
+/// The number of instructions of a run with this number of repetitions, from start to end.
 fn run(program: &Path, name: &str, count: u64) -> Result<u64> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("out");
     let mut valgrind = Command::new("valgrind");
-    // Nothing of the environment may change how the program allocates, copies or searches.
+    // The environment must not change how the program allocates, copies or searches.
     valgrind.env_clear().envs(env::var_os("PATH").map(|path| ("PATH", path)));
     valgrind.args(["--quiet", "--tool=callgrind"]);
     valgrind.arg(format!("--callgrind-out-file={}", out.display()));
@@ -146,7 +146,7 @@ fn run(program: &Path, name: &str, count: u64) -> Result<u64> {
     Ok(total.context("callgrind has no totals")?.trim().parse()?)
 }
 
-/// Instructions of one repetition.
+/// The number of instructions of one repetition.
 fn count(program: &Path, name: &str) -> Result<u64> {
     let [few, many] = COUNTS;
     let more = run(program, name, many)?.checked_sub(run(program, name, few)?);
@@ -169,12 +169,12 @@ fn no_step_of_a_call_has_become_dearer_or_cheaper_unnoticed() -> Result<()> {
     }
     let kept = Kept::read(&fs::read_to_string(Kept::path())?)?;
     if kept.toolchain != counted.toolchain {
-        println!("kept with {}; only what is far above is a fault", kept.toolchain);
+        println!("kept with {}; only a large increase is a fault", kept.toolchain);
     }
     let faults = faults(&kept, &counted);
     ensure!(
         faults.is_empty(),
-        "{}\nIf that is meant, say why in the commit, with the counts of UPDATE=1 cargo test -p tests --test instructions.",
+        "{}\nIf this is intended, give the reason in the commit, with the counts of UPDATE=1 cargo test -p tests --test instructions.",
         faults.join("\n")
     );
     Ok(())

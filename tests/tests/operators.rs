@@ -1,4 +1,4 @@
-//! What operators rely on: a log that no client can fill, and a drain that can be taken back.
+//! Features for operators: a log that no client can fill, and a drain that can be taken back.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tests::redis::Redis;
 use tests::{Node, Setup};
 use tokio::time::{Instant, sleep};
 
-/// How long anything here may take.
+/// The maximum time of each step here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const TOKEN: &str = "a-token-for-operators";
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
 
-/// Posts `initialize` from several connections for so long; returns how many were answered.
+/// Posts `initialize` on several connections for a time; returns the number of answers.
 async fn flood(url: &str, lasts: Duration) -> Result<usize> {
     let until = Instant::now() + lasts;
     let client = reqwest::Client::new();
@@ -52,7 +52,7 @@ async fn a_flood_of_refused_sessions_writes_tens_of_lines_and_their_number() -> 
     let before = node.output().lines().count();
     let began = Instant::now();
     let answered = flood(&node.demo(), Duration::from_secs(3)).await?;
-    ensure!(answered > 300, "hardly a flood: {answered}");
+    ensure!(answered > 300, "too few answers: {answered}");
     let left_out = || -> Option<u64> {
         let output = node.output();
         let reports = output.lines().filter(|line| line.contains("more lines like this"));
@@ -68,13 +68,13 @@ async fn a_flood_of_refused_sessions_writes_tens_of_lines_and_their_number() -> 
     }
     let output = node.output();
     let lines = output.lines().count() - before;
-    // A burst of 20, 10 a second, and a report each 5 s.
+    // A burst of 20 lines, 10 lines a second, and a report every 5 s.
     let most = 20 + 12 * (began.elapsed().as_secs() + 1) as usize;
     ensure!(lines <= most, "{lines} lines of {answered} answers, {most} were allowed:\n{output}");
     Ok(())
 }
 
-/// Asks the admin port of a node; returns the status.
+/// Sends a request to the admin port of a node; returns the status.
 async fn ask(node: &Node, method: Method, path: &str) -> Result<u16> {
     let request = reqwest::Client::new().request(method, format!("{}{path}", node.admin));
     Ok(request.bearer_auth(TOKEN).send().await?.status().as_u16())
@@ -93,7 +93,7 @@ async fn until_sessions(node: &Node, is: impl Fn(f64) -> bool) -> Result<()> {
 async fn a_drain_is_taken_back_in_a_cluster_behind_load() -> Result<()> {
     let _turn = turn().await;
     let redis = Redis::start_durable()?;
-    // Its mode is 600.
+    // The file has mode 600.
     let mut token = tempfile::NamedTempFile::new()?;
     token.write_all(TOKEN.as_bytes())?;
     let file = token.path().display().to_string();
@@ -107,7 +107,7 @@ async fn a_drain_is_taken_back_in_a_cluster_behind_load() -> Result<()> {
         let drains = ask(node, Method::POST, "/drain?secs=5").await?;
         ensure!(drains == 202, "{drains}");
         ensure!(ask(node, Method::GET, "/readyz").await? == 503);
-        // The first is taken back while sessions are still leaving.
+        // The first drain is taken back while sessions still leave.
         if round > 0 {
             until_sessions(node, |sessions| sessions == 0.0).await?;
         }
@@ -117,7 +117,7 @@ async fn a_drain_is_taken_back_in_a_cluster_behind_load() -> Result<()> {
             ensure!(ask(node, Method::GET, "/readyz").await? == 200);
         }
         chaos.nodes.note(Some(drained), "drain taken back");
-        // New sessions are created here again, and stay.
+        // The node accepts new sessions again, and they stay.
         let client = Client::open(chaos.nodes.balancer.url(drained), "2025-11-25").await?;
         until_sessions(node, |sessions| sessions > 0.0).await?;
         client.is_well().await?;
@@ -137,7 +137,7 @@ async fn a_drain_by_a_signal_is_not_taken_back() -> Result<()> {
         Setup::demo().with("admin.token_file", token.path().display()).with("node.drain_secs", 20);
     let node = Node::start(&setup)?;
     let client = Client::open(&node.demo(), "2025-11-25").await?;
-    // Keeps the node from ending at once.
+    // This call keeps the node from ending at once.
     let call = tokio::spawn({
         let client = client.twin();
         async move { client.tool("rh_sleep", json!({ "ms": 5_000 })).await.is_ok() }

@@ -5,8 +5,8 @@ use serde_json::json;
 use tests::Setup;
 use tests::recorded::{HELD_AT_LEAST, Recorded, answer, call, text};
 
-/// Its opening event cannot be written. The client gets the result of what was done, or learns
-/// after `sessions.hold_ms` that it is lost; it does not wait for ever.
+/// The first event of their stream cannot be written. The client gets the result, or after
+/// `sessions.hold_ms` an error that reports the loss; it does not wait without a limit.
 #[tokio::test]
 async fn calls_that_become_streams_are_answered_while_redis_is_full() -> Result<()> {
     let cluster = Recorded::start([Setup::demo(), Setup::demo()]).await?;

@@ -1,4 +1,4 @@
-//! A node that finds its Redis, its certificates and its password in the settings file.
+//! A node that reads its Redis URL, its certificates and its password from the settings file.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use tests::mcp::Client;
 use tests::redis::Redis;
 use tests::{Node, Setup};
 
-/// Awkward in a URL, and as it is in a file.
+/// A password with characters that must be escaped in a URL, but not in a file.
 const PASSWORD: &str = "p@ss/w:rd%";
 
-/// Writes who vouches (`ca`), and what the server and the node show (`*.cert`, `*.key`).
+/// Writes the authority (`ca`), and the certificates of server and node (`*.cert`, `*.key`).
 fn vouch(dir: &Path) -> Result<()> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -21,7 +21,7 @@ fn vouch(dir: &Path) -> Result<()> {
     for who in ["server", "node"] {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(vec!["127.0.0.1".into()])?;
-        // With the authority's own name, it would be taken for one that vouches for itself.
+        // With the name of the authority, the certificate would be taken for a self-signed one.
         params.distinguished_name.push(DnType::CommonName, who);
         std::fs::write(dir.join(format!("{who}.cert")), params.signed_by(&key, &issuer)?.pem())?;
         std::fs::write(dir.join(format!("{who}.key")), key.serialize_pem())?;
@@ -73,7 +73,7 @@ async fn a_node_proves_itself_to_redis_with_what_its_settings_file_names() -> Re
     let said = client.tool("rh_echo", json!({ "number": 1 })).await?;
     ensure!(said["structuredContent"]["number"] == 1, "{said}");
     let connections = node.metric("roundhouse_redis_connections").await?;
-    // One for sessions, and one for the lease alone.
+    // One connection for sessions, and one for the lease only.
     ensure!(connections == Some(2.0), "{connections:?} connections to Redis");
     ensure!(!node.output().contains(PASSWORD), "the password is in the log");
     Ok(())

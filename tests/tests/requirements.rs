@@ -1,4 +1,4 @@
-//! Keeps `docs/requirements.md` true: its last column is what the tests say of themselves.
+//! Checks `docs/requirements.md`: its last column must match the markers of the tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Which tests hold a requirement, by its id.
+/// The tests that hold each requirement, by its id.
 type Holders = BTreeMap<String, Vec<String>>;
 
 #[test]
@@ -99,13 +99,13 @@ fn collect(place: &str, text: &str, holders: &mut Holders) -> Result<()> {
             bail!("{place}:{}: a `holds:` marker belongs above a test function", number + 1);
         }
     }
-    ensure!(pending.is_empty(), "{place}: a `holds:` marker stands at the end of the file");
+    ensure!(pending.is_empty(), "{place}: a `holds:` marker is at the end of the file");
     Ok(())
 }
 
-/// Whether a line may stand between a marker and its function.
+/// Whether a line may be between a marker and its function.
 fn is_between(line: &str) -> bool {
-    // An attribute may go over several lines; its last one closes the bracket.
+    // An attribute may have several lines; the last one closes the bracket.
     line.starts_with("//") || line.starts_with("#[") || line.ends_with(")]") || line == "]"
 }
 
@@ -125,7 +125,7 @@ fn is_id(text: &str) -> bool {
     })
 }
 
-/// The page with its last column as the markers have it; takes the used ones out.
+/// The page with its last column according to the markers; removes the markers that it uses.
 fn rewritten(page: &str, holders: &mut Holders) -> Result<String> {
     let mut out = String::new();
     for line in page.lines() {

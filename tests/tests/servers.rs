@@ -1,8 +1,8 @@
-//! Real servers, written by others, hosted as they are.
+//! Real servers of other projects, hosted unchanged.
 //!
-//! Each is initialised, listed and called through a node, and leaves no process behind:
-//! not when its session ends, not when the node stops, not when the node is killed. All of them run
-//! with every protection that the machine grants.
+//! Each is initialised, listed and called through a node. It leaves no process when its session
+//! ends, when the node stops, or when the node is killed. All of them run with every protection
+//! that the machine grants.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use tests::mcp::Client;
 use tests::{Node, Setup, processes, tools};
 
-/// How long a child may take to go: the polite end, SIGTERM, SIGKILL.
+/// The maximum time for a child to end: end of stdin, SIGTERM, SIGKILL.
 const GONE: Duration = Duration::from_secs(15);
 
-/// The SDKs' newest revision.
+/// The newest revision of the SDKs.
 const REVISION: &str = "2025-11-25";
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn server_everything_reports_its_progress_through_us() -> Result<()> {
 
 #[tokio::test]
 async fn server_everything_is_hosted_through_npx() -> Result<()> {
-    // Where the package is installed npx starts it without asking a registry.
+    // If the package is installed, npx starts it without a request to a registry.
     let command = ["npx", "-y", "@modelcontextprotocol/server-everything", "stdio"];
     let setup = Setup::hosting(command).folder(tools::installed("node_modules").join(".."));
     let hosted = Hosted::start(setup)?;
@@ -61,7 +61,7 @@ async fn server_everything_is_hosted_through_npx() -> Result<()> {
 async fn server_filesystem_is_hosted() -> Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("letter.txt"), "dear reader")?;
-    let shown = folder.path().to_str().context("a plain name")?;
+    let shown = folder.path().to_str().context("not UTF-8")?;
     let hosted = Hosted::start(npm("server-filesystem", &[shown]))?;
     let client = hosted.client().await?;
     ensure!(names(&client).await?.contains(&"read_text_file".into()));
@@ -104,11 +104,11 @@ async fn a_python_server_is_hosted() -> Result<()> {
 
 #[tokio::test]
 async fn a_python_server_is_hosted_through_uvx() -> Result<()> {
-    // `tests/setup` has filled the cache, so that no registry is asked.
+    // `tests/setup` has filled the cache, so uvx sends no request to a registry.
     let uvx = tools::installed("uv/bin/uvx").display().to_string();
     let command = [&uvx, "--offline", "--from", "mcp-server-time", "mcp-server-time"];
     let cache = tools::installed("uv-cache");
-    let cache = cache.to_str().context("a plain name")?;
+    let cache = cache.to_str().context("not UTF-8")?;
     let hosted = Hosted::start(Setup::hosting(command).env("UV_CACHE_DIR", cache))?;
     let client = hosted.client().await?;
     let time = client.tool("get_current_time", json!({"timezone": "UTC"})).await?;
@@ -116,13 +116,13 @@ async fn a_python_server_is_hosted_through_uvx() -> Result<()> {
     hosted.ends_with(client).await
 }
 
-/// The commands by which most servers are started, with what each needs.
+/// The usual commands to start servers, with the environment that each needs.
 fn launchers() -> Result<[Setup; 3]> {
     let npx = Setup::hosting(["npx", "-y", "@modelcontextprotocol/server-everything", "stdio"])
         .folder(tools::installed("node_modules").join(".."));
     let uvx = tools::installed("uv/bin/uvx").display().to_string();
     let uvx = Setup::hosting([&uvx, "--offline", "--from", "mcp-server-time", "mcp-server-time"])
-        .env("UV_CACHE_DIR", tools::installed("uv-cache").to_str().context("a plain name")?);
+        .env("UV_CACHE_DIR", tools::installed("uv-cache").to_str().context("not UTF-8")?);
     let python = tools::python("py2").display().to_string();
     let python = Setup::hosting([&python, "-m", "mcp_server_time", "--local-timezone", "UTC"]);
     Ok([npx, uvx, python])
@@ -194,7 +194,7 @@ async fn no_server_outlives_a_killed_node_even_below_npx() -> Result<()> {
 
 #[tokio::test]
 async fn no_server_outlives_a_node_that_was_killed_while_it_started_one() -> Result<()> {
-    // A server that takes its time, and leaves a grandchild.
+    // A server that ends slowly, and starts a grandchild.
     let slow = "sleep 300 & sleep 300";
     let mut hosted = Hosted::start(Setup::hosting(["sh", "-c", slow]))?;
     let client = Client::new(hosted.node.demo(), REVISION);
@@ -212,7 +212,7 @@ async fn no_server_outlives_a_node_that_was_killed_while_it_started_one() -> Res
     processes::all_gone(&hosted.mark, None, GONE).await
 }
 
-/// A node whose children carry a mark.
+/// A node whose children have a mark in their environment.
 struct Hosted {
     node: Node,
     mark: String,
@@ -230,10 +230,10 @@ impl Hosted {
         Client::open(self.node.demo(), REVISION).await
     }
 
-    /// Ends the session, then the node; nothing may be left either time.
+    /// Ends the session, then the node; no process may be left after either of them.
     async fn ends_with(self, client: Client) -> Result<()> {
         let ended = client.delete().await?.status();
-        ensure!(ended.is_success(), "DELETE is answered {ended}");
+        ensure!(ended.is_success(), "DELETE got {ended}");
         processes::all_gone(&self.mark, Some(self.node.pid()), GONE)
             .await
             .context("after DELETE")?;

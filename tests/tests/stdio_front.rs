@@ -1,4 +1,4 @@
-//! stdio in front: a tenant over the standard streams of one process.
+//! The stdio front: a tenant over the standard streams of one process.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -105,7 +105,7 @@ async fn closing_the_pipe_ends_the_process_and_its_server() -> Result<()> {
         processes::VARIABLE,
     );
     std::fs::write(&file, config)?;
-    let file = file.to_str().context("a plain name")?;
+    let file = file.to_str().context("not UTF-8")?;
     let mut pipe = Pipe::start(&["--tenant", "acme", "--config", file])?;
     pipe.initialize("2025-11-25", json!({})).await?;
     ensure!(!processes::marked(&mark, None).is_empty());
@@ -181,7 +181,7 @@ impl Pipe {
         Ok(word)
     }
 
-    /// Closes the pipe: the process ends well, and had nothing left to say.
+    /// Closes the pipe: the process ends with success, without further output.
     async fn closes(mut self) -> Result<()> {
         self.stdin = None;
         let mut rest = String::new();

@@ -1,5 +1,5 @@
-//! The owner of sessions is stopped (SIGSTOP) for a moment, well within its lease, while others
-//! forward calls to it. Nothing is lost, and nothing runs twice.
+//! The owner of sessions is stopped (SIGSTOP) for a moment, much shorter than its lease, while
+//! other nodes forward calls to it. No call is lost, and no call runs twice.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use tests::recorded::{Recorded, answer, call, text};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Calls of each tool that are under way.
+/// The number of calls of each tool in flight.
 const CALLS: usize = 4;
 
-/// The servers are processes of their own, which go on and answer meanwhile.
+/// The servers are separate processes, which continue and answer meanwhile.
 async fn check(setup: Setup, stop: Duration) -> Result<()> {
     let cluster = Recorded::start([setup.clone(), setup]).await?;
     let mut answers = JoinSet::new();
     for (tool, number) in
         ["rh_record", "rh_record_again"].iter().flat_map(|tool| (0..CALLS).map(move |n| (tool, n)))
     {
-        // One answers by JSON however long a call takes, the other by a stream after a while.
+        // Some answer with JSON however long a call takes, the others with a stream after a while.
         let revision = if number % 2 == 0 { "2025-06-18" } else { "2025-11-25" };
         let mut client = cluster.open(0, revision).await?;
         client.url = cluster.node(1)?.demo();
         client.is_well().await?;
         let key = format!("{tool}-{number}");
-        // Some are over before the owner goes on, some are not.
+        // Some calls end before the owner continues, and some do not.
         let arguments = json!({ "ms": 200 + 600 * (number / 2) });
         let message = call(&client, tool, arguments, &key);
         answers.spawn(async move { (answer(&client, message).await, key) });

@@ -1,5 +1,5 @@
-//! Streams of Streamable HTTP: what opens them, what ends them, and what comes back when
-//! they are cut.
+//! Streams of Streamable HTTP: when they open, when they end, and which events a client gets after
+//! a cut.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tests::mcp::{Client, DRAFT, REVISIONS, is_response, messages};
 use tests::sse::{Block, End, Events};
 use tests::{Node, Setup, check};
 
-/// The newest revision with a handshake that is out.
+/// The newest published revision with a handshake.
 const NEWEST: &str = "2025-11-25";
 
-/// Long enough for what must not come to have come.
+/// Long enough to detect a message that must not come.
 const WHILE: Duration = Duration::from_millis(400);
 
-/// A call that tells its progress five times.
+/// A call that reports its progress five times.
 fn counting(client: &Client, interval_ms: u64) -> Value {
     client.call_with_progress("rh_count", json!({"n": 5, "interval_ms": interval_ms}), json!("t"))
 }
@@ -33,7 +33,7 @@ async fn streams_with_priming_begin_with_an_id_and_end_after_the_response() -> R
             ensure!(stream.end == Some(End::Proper));
             let first = &blocks[0];
             ensure!(first.id.is_some() && first.data.as_deref() == Some(""), "{first:?}");
-            ensure!(first.retry.is_some(), "the first block says no retry: {first:?}");
+            ensure!(first.retry.is_some(), "the first block has no retry: {first:?}");
             let ids = ids(&blocks);
             ensure!(ids.len() == blocks.len() && distinct(&ids), "{ids:?}");
             let streams: HashSet<_> = ids.iter().map(|id| id.split('.').next()).collect();
@@ -187,7 +187,7 @@ async fn a_call_goes_on_without_its_connection_and_a_resume_carries_on_live() ->
 
 #[tokio::test]
 async fn a_resumed_stream_first_says_where_it_stands() -> Result<()> {
-    // A client whose connection is cut again before anything came must know its place.
+    // A client whose connection is cut before the first new event must have an id to resume from.
     let node = Node::start(&Setup::demo())?;
     let client = Client::open(node.demo(), NEWEST).await?;
     let mut stream = client.stream(counting(&client, 100)).await?;
@@ -350,13 +350,13 @@ async fn each_message_is_on_exactly_one_of_several_streams() -> Result<()> {
         for stream in &mut streams {
             while let Some(Some(block)) = stream.next_within(WHILE).await? {
                 ids.extend(block.id.clone());
-                // The server also logs what it counts; with two calls under way that is
-                // about neither, and may come here.
+                // The server also logs its counting. With two calls in flight, a log line belongs
+                // to neither of them and may come here.
                 let is_change = |told: &Value| told["method"] == "notifications/tools/list_changed";
                 heard += usize::from(block.message().is_some_and(|told| is_change(&told)));
             }
         }
-        ensure!(heard == 10, "{heard} of 10 changes were heard");
+        ensure!(heard == 10, "{heard} of 10 changes were received");
         let mut post = post;
         for block in post.rest().await? {
             ids.extend(block.id);
@@ -449,7 +449,7 @@ fn counted(messages: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// A message on the stream of a call is of that call.
+/// A message on the stream of a call must belong to that call.
 fn belongs(message: &Value, call: &Value) -> Result<()> {
     if is_response(message) {
         ensure!(message["id"] == call["id"], "{message} answers another call than {call}");
@@ -457,7 +457,7 @@ fn belongs(message: &Value, call: &Value) -> Result<()> {
         let token = &call["params"]["_meta"]["progressToken"];
         ensure!(&message["params"]["progressToken"] == token, "{message} is not of {call}");
     } else {
-        // A log line does not say which call wrote it.
+        // A log line does not name its call.
         ensure!(message["method"] == "notifications/message", "{message}");
     }
     Ok(())

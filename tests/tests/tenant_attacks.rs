@@ -1,4 +1,4 @@
-//! Clients of one tenant that take what they can get, and what is left for those of another.
+//! Clients of one tenant that use all resources they can get, and the service for another tenant.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 const NEWEST: &str = "2025-11-25";
 
-/// How long a connection may stay silent before nothing more is expected on it.
+/// How long a connection may be silent before the test expects no further bytes.
 const QUIET: Duration = Duration::from_secs(5);
 
 const TENANTS: &str = "
@@ -37,8 +37,8 @@ async fn connect(node: &Node) -> Result<TcpStream> {
     Ok(TcpStream::connect(address(&node.base)?).await?)
 }
 
-/// 66 clients of one tenant send nearly all of the largest body and then nothing. Together that is
-/// eight times the memory of the node for incomplete bodies.
+/// 66 clients of one tenant send nearly all of the largest body and then nothing. Together these
+/// are eight times the memory of the node for incomplete bodies.
 #[tokio::test]
 async fn silent_bodies_of_one_tenant_do_not_delay_a_call_of_another() -> Result<()> {
     let node = Node::start(&Setup::config(TENANTS).with("front.bodies_bytes_max", 32 << 20))?;
@@ -72,13 +72,13 @@ async fn silent_bodies_of_one_tenant_do_not_delay_a_call_of_another() -> Result<
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     ensure!(slowest < Duration::from_secs(1), "a call took {slowest:?}");
-    // The tenant's own clients are served as well: the silent bodies make room.
+    // The node also serves other calls of the same tenant: silent bodies get 408 to make room.
     let own = hostile.tool("test_simple_text", json!({ "text": text })).await?;
     ensure!(own["content"][0]["type"] == "text", "{own}");
     Ok(())
 }
 
-/// A program that runs the node with few descriptors.
+/// A program that runs the node with a low limit of file descriptors.
 fn with_descriptors(folder: &std::path::Path, count: usize) -> Result<std::path::PathBuf> {
     let script = folder.join("few-descriptors");
     let node = tools::built("roundhouse");
@@ -98,7 +98,7 @@ async fn idle_connections_keep_out_neither_operators_nor_new_clients() -> Result
     let mut idle = Vec::new();
     for n in 0..400 {
         let mut stream = connect(&node).await?;
-        // Some have been answered, some have sent nothing, some a part of a head.
+        // Some connections have an answer, some have sent nothing, and some a part of a head.
         let sent: &[u8] = match n % 3 {
             0 => b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n",
             1 => b"GET /nowh",
@@ -116,9 +116,9 @@ async fn idle_connections_keep_out_neither_operators_nor_new_clients() -> Result
         ensure!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         let new =
             tokio::time::timeout(Duration::from_secs(20), Client::open(node.mcp("quiet"), NEWEST));
-        new.await.context("a new client got no place")??.is_well().await?;
+        new.await.context("a new client got no answer")??.is_well().await?;
     }
-    // A stream is no idle connection.
+    // A connection with a stream is not idle.
     let call = quiet.call("test_simple_text", json!({}));
     quiet.send(call).await?;
     ensure!(tokio::time::timeout(Duration::from_millis(200), events.message()).await.is_err());
@@ -142,7 +142,7 @@ sessions_max = 4000
 unconfirmed_max = 200
 ";
 
-/// The bytes of memory that `check` says a node with this file needs at most.
+/// The maximum memory of a node with this file in bytes, as `check` prints it.
 fn checked_memory(config: &str) -> Result<u64> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("roundhouse.toml");
@@ -155,7 +155,7 @@ fn checked_memory(config: &str) -> Result<u64> {
     Ok(mib.parse::<u64>()? << 20)
 }
 
-/// One session that keeps nearly as many bytes of subscriptions as it may.
+/// One session with nearly the maximum number of bytes of subscriptions.
 async fn subscribe_much(node: &Node) -> Result<()> {
     let client = Client::open(node.mcp("hostile"), NEWEST).await?;
     for n in 0..30 {
@@ -166,7 +166,7 @@ async fn subscribe_much(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Sessions that are opened and whose handshake is never completed, for as long as the task runs.
+/// Opens sessions and never completes their handshake, until the task ends.
 async fn open_sessions(url: String) {
     loop {
         let mut client = Client::new(url.clone(), NEWEST);
@@ -198,7 +198,7 @@ async fn a_tenant_that_fills_memory_costs_another_nothing_and_the_node_no_more_t
         silent.push(stream);
     }
     let attacked = async {
-        // Half of 32 MiB is the most for one tenant: less than 80 such sessions.
+        // One tenant may use half of 32 MiB: fewer than 80 such sessions.
         let mut refused = 0;
         for _ in 0..90 {
             refused += usize::from(subscribe_much(&node).await.is_err());
@@ -223,7 +223,7 @@ async fn a_tenant_that_fills_memory_costs_another_nothing_and_the_node_no_more_t
         refused = attacked => refused,
         failed = calls => { failed?; 0 }
     };
-    ensure!(refused > 0, "the hostile tenant was refused nothing");
+    ensure!(refused > 0, "the hostile tenant got no refusal");
     let bytes = node.metric("roundhouse_session_bytes").await?.context("no metric")?;
     ensure!(bytes <= f64::from(24 << 20), "sessions keep {bytes} bytes");
     // A new client of the other tenant is served, and so is a large request.
@@ -233,6 +233,6 @@ async fn a_tenant_that_fills_memory_costs_another_nothing_and_the_node_no_more_t
     times.sort();
     let p99 = times[times.len() * 99 / 100];
     ensure!(p99 < Duration::from_millis(500), "p99 {p99:?} of {} calls", times.len());
-    ensure!(largest <= most, "{largest} bytes are resident, and `check` says {most}");
+    ensure!(largest <= most, "{largest} bytes are resident, and `check` prints {most}");
     Ok(())
 }

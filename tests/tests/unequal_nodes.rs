@@ -1,5 +1,5 @@
-//! Nodes that are not set alike, or not equally full: a rolling change of a setting, and a
-//! failover to a node without room.
+//! Nodes with different settings or different load: a rolling change of a setting, and a failover
+//! to a node that has no room.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn streams_run_between_nodes_whose_windows_differ() -> Result<()> {
     Ok(())
 }
 
-/// The balancer sends a dead node's client to one that has no room; a third has.
+/// The balancer sends the client of a dead node to a full node; a third node has room.
 #[tokio::test]
 async fn a_full_node_sends_a_dead_nodes_sessions_on_to_one_with_room() -> Result<()> {
     let full = Setup::demo().with("sessions.sessions_max", 2);

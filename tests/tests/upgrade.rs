@@ -1,7 +1,7 @@
 //! Two programs in one cluster: nodes are replaced by those of another program and back, under
-//! load, and a checker reads what the clients saw.
+//! load, and a checker reads the observations of the clients.
 //!
-//! `tests/upgrade COMMIT` builds the program of a commit and runs this.
+//! `tests/upgrade COMMIT` builds the program of a commit and runs these tests.
 
 #![expect(clippy::print_stdout, reason = "what was logged is what it is run for")]
 
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 /// How long a node may take to be ready.
 const READY: Duration = Duration::from_secs(20);
 
-/// What a node logs where it and a peer read no common version: of calls, or of leases.
+/// The log lines of a node that has no common version with a peer: of calls, or of leases.
 const INCOMPATIBLE: [&str; 2] = ["read no common version", "a node's lease has another layout"];
 
 fn old_program() -> Result<PathBuf> {
@@ -29,21 +29,21 @@ fn old_program() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A node of a program. It announces its loopback address in a form that does not count as loopback,
-/// so that its links are protected as those between machines are.
+/// A node of a program. It announces its loopback address in a form that does not count as
+/// loopback, so that its links are protected as links between machines are.
 fn beyond_loopback(program: &Path, redis: &Redis) -> Result<Setup> {
     let port = port()?;
     let setup = at(port, &redis.url()).with("cluster.advertise", format!("127.1:{port}"));
     Ok(setup.program(program))
 }
 
-/// So many nodes of one program over one Redis, under load.
+/// This number of nodes of one program with one Redis, under load.
 async fn nodes(count: usize, program: &Path, redis: &Redis) -> Result<Chaos> {
     let setup = |_| -> Result<Setup> { beyond_loopback(program, redis) };
     Chaos::start_with((0..count).map(setup).collect::<Result<_>>()?).await
 }
 
-/// Replaces node after node, as `docs/deploying.md` says.
+/// Replaces one node after another, as `docs/deploying.md` describes.
 async fn replace_each(chaos: &mut Chaos, program: &Path) -> Result<()> {
     for node in 0..chaos.nodes.count() {
         chaos.nodes.balancer.set(node, false);
@@ -66,7 +66,7 @@ async fn until_ready(chaos: &Chaos, node: usize) -> Result<()> {
     timeout(READY, ready).await.context("a node is not ready")
 }
 
-/// What the nodes log of peers that they have no link to.
+/// The log lines of the nodes about peers without a link.
 fn refusals(chaos: &Chaos) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for node in chaos.nodes.running() {
@@ -83,7 +83,7 @@ fn refusals(chaos: &Chaos) -> Result<Vec<String>> {
 #[tokio::test]
 #[ignore = "needs the program of another commit: tests/upgrade COMMIT"]
 async fn a_rolling_upgrade_and_the_way_back_lose_nothing() -> Result<()> {
-    // Built before the load begins: the clients run on this thread.
+    // The programs are built before the load begins: the clients run on this thread.
     let (old, new) = (old_program()?, tools::built("roundhouse"));
     let redis = Redis::start_durable()?;
     let mut chaos = nodes(3, &old, &redis).await?;
@@ -114,7 +114,7 @@ async fn a_switch_to_new_nodes_and_the_way_back_lose_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Has `to` take over from `from`, with this program.
+/// Moves all requests from the nodes `from` to the nodes `to`, which run this program.
 async fn switch(chaos: &mut Chaos, from: [usize; 2], to: [usize; 2], program: &Path) -> Result<()> {
     to.iter().for_each(|node| chaos.nodes.balancer.set(*node, false));
     sleep(Duration::from_secs(1)).await;
@@ -135,7 +135,7 @@ async fn switch(chaos: &mut Chaos, from: [usize; 2], to: [usize; 2], program: &P
     Ok(())
 }
 
-/// A node of a program with other payloads is no node with a wrong secret, and not a dead one.
+/// A peer with other payload versions is neither a peer with a wrong secret nor a dead node.
 #[tokio::test]
 #[ignore = "needs the program of another commit: tests/upgrade COMMIT"]
 async fn two_programs_have_a_link_or_say_why_not() -> Result<()> {
@@ -150,7 +150,7 @@ async fn two_programs_have_a_link_or_say_why_not() -> Result<()> {
     let refused: Vec<_> = output.lines().filter(says_why).collect();
     let links = chaos.nodes.node(1)?.metric("roundhouse_peer_links").await?;
     println!("links: {links:?}; {refused:#?}");
-    ensure!(refused.len() <= 1, "not once: {refused:#?}");
+    ensure!(refused.len() <= 1, "not one line: {refused:#?}");
     ensure!(links == Some(1.0) || refused.len() == 1, "no link, and no reason:\n{output}");
     ensure!(!output.contains("marked a node dead"), "{output}");
     ensure!(chaos.nodes.running().len() == 2);

@@ -1,12 +1,12 @@
-//! Holds what `docs/glossary.md` says of the words that the code uses: each is defined where it
-//! says, and those that it replaced are gone. So are the entry points of `docs/architecture.md`.
+//! Checks the words in `docs/glossary.md`: each is defined in the file that it names, and the
+//! words that it replaced are not used. Checks the entry points in `docs/architecture.md` as well.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Names of types and modules that were replaced; the glossary has the words in use.
+/// Replaced names of types and modules; the glossary has the names in use.
 const REPLACED: &[&str] = &[
     "Beat",
     "Bell",
@@ -53,9 +53,9 @@ const REPLACED: &[&str] = &[
     "whereabouts",
 ];
 
-/// Where one of these stands for something else, or awaits its rename: a file, and the word.
+/// Permitted uses of these names with another meaning, or before a rename: a file, and the word.
 const ALLOWED: &[(&str, &str)] = &[
-    // The trait of the parser.
+    // The trait of the `syn` parser.
     ("tests/tests/workspace/structure.rs", "Visit"),
     // The trait for the fields of an event.
     ("crates/telemetry/src/limit_layer.rs", "Visit"),
@@ -82,7 +82,7 @@ fn defines(text: &str, name: &str) -> bool {
     words(text).windows(2).any(|pair| kinds.contains(&pair[0].1) && pair[1].1 == name)
 }
 
-/// Each word of code with the number of its line; comments and doc comments are left out.
+/// Each word of the code with the number of its line, without comments and doc comments.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let lines = (1..).zip(text.lines());
     let code = lines.filter(|(_, line)| !line.trim_start().starts_with("//"));
@@ -118,7 +118,7 @@ fn each_term_is_defined_where_the_glossary_says() -> Result<()> {
     Ok(())
 }
 
-/// "Where to begin reading" of `docs/architecture.md` names functions, each with its file.
+/// "Where to begin reading" in `docs/architecture.md` names functions, each with its file.
 #[test]
 fn each_entry_point_is_where_the_architecture_page_says() -> Result<()> {
     let root = root()?;

@@ -1,6 +1,6 @@
-//! What an operator watches a cluster with: the page of metrics, the rules with their
-//! runbook, the dashboard. All of it is held to the sources, to each other, and to a real
-//! Prometheus over a cluster that has a hard minute.
+//! The means to watch a cluster: the page of metrics, the rules with their runbook, and the
+//! dashboard. The tests compare them with the sources, with each other, and with a real Prometheus
+//! and a cluster with faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use tests::{metrics, tools};
 #[path = "watching/hard_minute.rs"]
 mod hard_minute;
 
-/// Names of metrics in the sources: what stands in quotes in a `metrics.rs`.
+/// The names of metrics in the sources: the strings in a `metrics.rs`.
 fn in_sources() -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(tools::root().join("crates"))? {
@@ -91,7 +91,7 @@ fn alerts_go_off_where_they_should_and_nowhere_else() -> Result<()> {
     promtool(&["test", "rules"], file.path())
 }
 
-/// The dashboard's panels, and of each its expressions.
+/// The dashboard's panels, each with its expressions.
 fn panels() -> Result<Vec<(String, Vec<String>)>> {
     let dashboard: Value = serde_json::from_str(&read("deploy/grafana/cluster.json")?)?;
     let panels = dashboard["panels"].as_array().context("no panels")?;
@@ -118,10 +118,10 @@ fn every_panel_can_be_read_without_asking_anybody() -> Result<()> {
         ensure!(ids.insert(panel["id"].as_u64().context("no id")?), "{title}: its id is taken");
         let place = &panel["gridPos"];
         let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| place[side].as_u64().unwrap_or(99));
-        ensure!(w > 0 && h > 0 && x + w <= 24, "{title} lies beside the page: {place}");
+        ensure!(w > 0 && h > 0 && x + w <= 24, "{title} is outside the page: {place}");
         for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
             let under = taken.insert(cell, title);
-            ensure!(under.is_none(), "{title} lies on {under:?}");
+            ensure!(under.is_none(), "{title} overlaps {under:?}");
         }
         if panel["type"] == "row" {
             continue;
@@ -156,7 +156,7 @@ fn what_is_drawn_or_warned_of_is_measured_and_what_is_measured_is_drawn() -> Res
     let warned = named(&read("deploy/prometheus/rules.yml")?);
     let known: BTreeSet<_> = page.into_keys().collect();
     let unknown: Vec<_> = drawn.union(&warned).filter(|name| !known.contains(*name)).collect();
-    ensure!(unknown.is_empty(), "nobody measures {unknown:?}");
+    ensure!(unknown.is_empty(), "no node measures {unknown:?}");
     let hidden: Vec<_> = known.difference(&drawn).collect();
     ensure!(hidden.is_empty(), "no panel shows {hidden:?}");
     Ok(())
@@ -170,13 +170,13 @@ fn links_of_the_pages_lead_somewhere() -> Result<()> {
             let (file, section) = link.split_once('#').unwrap_or((link, ""));
             let file = if file.is_empty() { page.trim_start_matches("docs/") } else { file };
             let path = Path::new("docs").join(file);
-            ensure!(tools::root().join(&path).exists(), "{page} leads to {link}");
+            ensure!(tools::root().join(&path).exists(), "{page} links to {link}");
             if !section.is_empty() {
                 let there = read(&path.to_string_lossy())?;
                 let anchor = |line: &str| line.trim_start_matches(['#', ' ']).to_lowercase();
                 let headings = there.lines().filter(|line| line.starts_with('#')).map(anchor);
                 let mut anchors = headings.map(|heading| heading.replace(' ', "-"));
-                ensure!(anchors.any(|anchor| anchor == section), "{page} leads to {link}");
+                ensure!(anchors.any(|anchor| anchor == section), "{page} links to {link}");
             }
         }
     }

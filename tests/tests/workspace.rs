@@ -1,8 +1,8 @@
 //! Checks the rules of "What never happens" in `docs/architecture.md`: reads every manifest and
 //! every source of the workspace.
 //!
-//! Tests are free to do much of it, so what is behind `#[cfg(test)]`, and files of tests
-//! alone, are left out where a rule is about the product.
+//! Tests may break many of these rules. So code behind `#[cfg(test)]` and files of tests are left
+//! out if a rule is about the product.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,13 +21,13 @@ const FIXTURE: (&str, &str) = ("everything", "tests/servers/everything");
 
 /// One Rust file of the workspace.
 struct Source {
-    /// From the workspace's root, with `/`.
+    /// The path from the workspace's root, with `/`.
     path: String,
     text: String,
 }
 
 impl Source {
-    /// The crate of the product that it belongs to: one under `crates/`, or the fixture server.
+    /// The crate of the product to which it belongs: one under `crates/`, or the fixture server.
     fn package(&self) -> Option<&str> {
         let (fixture, folder) = FIXTURE;
         if self.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')) {
@@ -36,7 +36,7 @@ impl Source {
         self.path.strip_prefix("crates/")?.split('/').next()
     }
 
-    // What every store promises is a test, though each store's crate brings it along.
+    // The contract tests of every store are tests, although they are in the crate of the stores.
     fn is_for_tests(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         let is_named = ["tests.rs", "contract.rs", "interleavings.rs"].contains(&name);
@@ -44,7 +44,7 @@ impl Source {
         is_named || name.ends_with("_tests.rs") || folders.iter().any(|f| self.path.contains(f))
     }
 
-    /// The numbered lines of the product: no tests, no comments.
+    /// The numbered lines of the product, without tests and comments.
     fn product(&self) -> impl Iterator<Item = (usize, &str)> {
         let end = if self.is_for_tests() { 0 } else { tests_begin(&self.text) };
         let text = &self.text[..end];
@@ -52,15 +52,15 @@ impl Source {
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 
-    /// Where the product says one of these.
+    /// The lines of the product that contain one of these words.
     fn says(&self, words: &[&str]) -> Vec<String> {
         let found = self.product().filter(|(_, line)| words.iter().any(|word| holds(line, word)));
         found.map(|(number, line)| format!("{}:{number}: {}", self.path, line.trim())).collect()
     }
 }
 
-/// Where the module of tests begins that ends a file. A line such as `mod tests;`, whose module is
-/// another file, ends nothing.
+/// The position of the module of tests that ends a file. A line such as `mod tests;`, whose module
+/// is another file, is not such a position.
 fn tests_begin(text: &str) -> usize {
     let mut modules = text.match_indices("\n#[cfg(test)]\nmod ");
     let has_body = |(at, found): &(usize, &str)| {
@@ -69,7 +69,7 @@ fn tests_begin(text: &str) -> usize {
     modules.find(has_body).map_or(text.len(), |(at, _)| at)
 }
 
-/// Does the line have the word, not as a part of a longer one?
+/// Does the line contain the word, not as a part of a longer one?
 fn holds(line: &str, word: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -106,7 +106,7 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Installed tools and build outputs are not ours.
+        // Installed tools and build outputs are not part of the workspace.
         if name.starts_with('.') || name == "target" || name == "node_modules" {
             continue;
         }
@@ -119,17 +119,17 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Fails with every place where a source that is not allowed to says one of `words`.
+/// Fails with every line that contains one of `words`, except in sources that `allowed` accepts.
 #[track_caller]
 fn no_source_says(words: &[&str], allowed: impl Fn(&Source) -> bool) {
     let sources = sources().unwrap();
     let products = sources.iter().filter(|source| source.package().is_some());
     let found: Vec<String> =
         products.filter(|source| !allowed(source)).flat_map(|source| source.says(words)).collect();
-    assert!(found.is_empty(), "{words:?} stands where it must not:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "{words:?} is not permitted here:\n{}", found.join("\n"));
 }
 
-/// The names under `[dependencies]`, not those that only tests or builds need.
+/// The names under `[dependencies]`, without the dependencies of tests and builds.
 fn dependencies(package: &str) -> Result<BTreeSet<String>> {
     let folder = if package == FIXTURE.0 { FIXTURE.1.into() } else { format!("crates/{package}") };
     let manifest = root()?.join(folder).join("Cargo.toml");
@@ -140,7 +140,7 @@ fn dependencies(package: &str) -> Result<BTreeSet<String>> {
     Ok(names.filter(|name| !name.is_empty() && !name.starts_with('#')).map(Into::into).collect())
 }
 
-/// The table of the crates in `docs/architecture.md`: each with what it may depend on.
+/// The table of the crates in `docs/architecture.md`: each with its permitted dependencies.
 fn charters() -> Result<BTreeMap<String, BTreeSet<String>>> {
     let page = fs::read_to_string(root()?.join("docs/architecture.md"))?;
     let mut charters = BTreeMap::new();
@@ -165,12 +165,12 @@ fn every_crate_depends_on_what_the_architecture_page_says() -> Result<()> {
         "the page names {:?}, not {packages:?}",
         charters.keys()
     );
-    // The page says of the fixture that it depends on no crate of the product.
+    // The page states that the fixture depends on no crate of the product.
     packages.insert(FIXTURE.0.into());
     let fixture = (FIXTURE.0.to_owned(), BTreeSet::new());
     for (package, may) in charters.iter().chain([(&fixture.0, &fixture.1)]) {
         let ours: BTreeSet<_> = dependencies(package)?.intersection(&packages).cloned().collect();
-        ensure!(ours == *may, "`{package}` depends on {ours:?}, but the page says {may:?}");
+        ensure!(ours == *may, "`{package}` depends on {ours:?}, but the page has {may:?}");
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ fn the_pure_crates_have_no_runtime_no_clock_no_socket_and_no_lock() -> Result<()
         "RwLock",
         "Condvar",
     ];
-    // The store's error names the type of an I/O error, and does none.
+    // The store's error names the type of an I/O error, and performs no I/O.
     let is_error = |source: &Source| source.path == "crates/ownership/src/error.rs";
     no_source_says(&words, |source| {
         !pure.contains(&source.package().unwrap_or_default()) || is_error(source)
@@ -211,7 +211,7 @@ fn only_protocol_names_a_revision() {
     let more = ["Revision::V2025_11_25", "Revision::Draft2026V1", "2024-11-05", "2025-03-26"];
     let rest = ["2025-06-18", "2025-11-25", "DRAFT-2026-v1"];
     let words: Vec<&str> = words.into_iter().chain(more).chain(rest).collect();
-    // The fixture is somebody else's server: it speaks rmcp's revisions, not ours.
+    // The fixture stands for a server of another project: it uses the revisions of rmcp.
     no_source_says(&words, |source| matches!(source.package(), Some("protocol" | "everything")));
 }
 
@@ -224,7 +224,7 @@ fn only_the_front_names_http_statuses() {
 fn only_roundhouse_reads_files_and_the_environment() {
     let words = ["std::env", "std::fs", "tokio::fs", "env::var", "env::vars_os", "File::open"];
     no_source_says(&words, |source| match source.package() {
-        // The fixture is a program of its own.
+        // The fixture is a separate program.
         Some("roundhouse" | "everything") => true,
         // The file of its Unix socket, which it creates and removes.
         Some("front") => source.path.ends_with("/admin_address.rs"),
@@ -256,7 +256,7 @@ fn nothing_is_sent_into_a_mailbox_or_channel_without_a_bound() {
 
 #[test]
 fn nothing_is_left_open_in_the_sources() -> Result<()> {
-    // Written in halves, or this file would be the first to be found.
+    // The words are in halves, so that this file does not contain them.
     let words = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["todo", "!("], ["unimplemented", "!("]];
     let words = words.map(|halves| halves.concat());
     for source in sources()? {
@@ -277,7 +277,7 @@ fn no_file_is_too_long() -> Result<()> {
     Ok(())
 }
 
-/// Subjects that hide which part of the system acts: a node, a client, an owner, a caller.
+/// Words that hide which part of the system acts: a node, a client, an owner, a caller.
 #[test]
 fn comments_and_texts_of_the_product_name_their_subjects() -> Result<()> {
     let hidden = ["whoever", "nobody", "somebody", "anybody", "anyone", "everybody", "everyone"];
@@ -298,7 +298,7 @@ fn comments_and_texts_of_the_product_name_their_subjects() -> Result<()> {
     Ok(())
 }
 
-/// A file of a test program that neither its `main.rs` nor its manifest names would never run.
+/// A test file that neither its `main.rs` nor its manifest names would never run.
 #[test]
 fn every_file_of_a_test_program_is_a_module_of_it() -> Result<()> {
     let sources = sources()?;
@@ -317,7 +317,7 @@ fn every_file_of_a_test_program_is_a_module_of_it() -> Result<()> {
             let is_program = manifest.contains(&format!("path = \"tests/{module}.rs\""));
             ensure!(
                 is_module || is_program,
-                "{} does not say `mod {module};`: its tests never run",
+                "{} does not declare `mod {module};`: its tests never run",
                 main.path
             );
         }
@@ -329,7 +329,7 @@ fn every_file_of_a_test_program_is_a_module_of_it() -> Result<()> {
 fn no_file_names_a_path_of_one_machine() -> Result<()> {
     let root = root()?;
     let listed = std::process::Command::new("git").arg("ls-files").current_dir(root).output()?;
-    // Without git (a source archive) there is nothing that could be committed.
+    // Without git (in a source archive) there are no files to commit.
     let listed = String::from_utf8(listed.stdout)?;
     let words = [["/wo", "rk/"], ["/ro", "ot/"], ["/Us", "ers/"], ["/fa", "rm/"]];
     let words = words.map(|halves| halves.concat());
@@ -343,7 +343,7 @@ fn no_file_names_a_path_of_one_machine() -> Result<()> {
     Ok(())
 }
 
-/// Commit subjects are held to their form from this day on.
+/// Commit subjects must have this form from this day on.
 const SUBJECTS_SINCE: &str = "2026-11-24T05:43:00Z";
 
 #[test]
@@ -351,7 +351,7 @@ fn commit_subjects_name_their_area_and_are_short() -> Result<()> {
     let since = format!("--since={SUBJECTS_SINCE}");
     let mut git = std::process::Command::new("git");
     let logged = git.args(["log", &since, "--format=%s"]).current_dir(root()?).output();
-    // Without git (a source archive) there is no commit to look at.
+    // Without git (in a source archive) there is no commit to check.
     let Ok(logged) = logged else { return Ok(()) };
     let logged = String::from_utf8(logged.stdout)?;
     let wrong: Vec<_> = logged.lines().filter(|subject| !is_commit_subject(subject)).collect();

@@ -1,5 +1,5 @@
-//! Three nodes under a load that touches everything that is measured, one of them killed,
-//! and Prometheus asked for every panel and every rule.
+//! Three nodes under a load that uses every measured feature, one of them killed, and queries to
+//! Prometheus for every panel and every rule.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use tests::prometheus::Prometheus;
 use tests::redis::Redis;
 use tests::{Node, Setup, tools};
 
-/// How long the load goes on before a node is killed, and after.
+/// How long the load runs before a node is killed, and after that.
 const PHASE: Duration = Duration::from_secs(5);
 
-/// What Grafana puts into an expression, as it is here.
+/// The variables that Grafana replaces in an expression, and their values in this test.
 const WRITTEN_OUT: [(&str, &str); 2] = [("$node", ".+"), ("$__rate_interval", "4s")];
 
-/// What may stay 0 in a cluster that loses no more than a node: bounds, other people's
-/// mistakes, and ours. Everything else must have been above it.
+/// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
+/// servers or nodes. Every other metric must have been above 0.
 const ONLY_IN_TROUBLE: [&str; 32] = [
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
@@ -55,7 +55,7 @@ const ONLY_IN_TROUBLE: [&str; 32] = [
     "roundhouse_takeovers_failed_total",
 ];
 
-/// Three nodes that share a Redis: a tenant in process, and one with a program of its own.
+/// Three nodes that share a Redis: a tenant in process, and a tenant with a separate program.
 fn cluster(redis: &Redis) -> Result<Vec<Node>> {
     let config = format!(
         "[store]
@@ -81,7 +81,7 @@ fn cluster(redis: &Redis) -> Result<Vec<Node>> {
     (0..3).map(|_| Node::start(&Setup::config(config.clone()))).collect()
 }
 
-/// A session that goes from node to node as a balancer without affinity makes it.
+/// A session that uses one node after another, as behind a balancer without affinity.
 async fn wander(urls: &[String], first: usize) -> Result<()> {
     let at = |turn: usize| urls[(first + turn) % urls.len()].clone();
     let capabilities = json!({ "elicitation": {} });
@@ -92,7 +92,7 @@ async fn wander(urls: &[String], first: usize) -> Result<()> {
         client.tool("rh_echo", json!({ "turn": turn })).await?;
         client.request("nobody/knows", json!({})).await?;
     }
-    // A stream that is cut, and resumed at another node; then once more, when all is said.
+    // A stream that is cut, and resumed at another node; then once more after its end.
     let call = client.call_with_progress("rh_count", json!({"n": 6, "interval_ms": 20}), json!(1));
     let mut stream = client.stream(call).await?;
     let cursor = loop {
@@ -110,7 +110,7 @@ async fn wander(urls: &[String], first: usize) -> Result<()> {
     }
     let _finished = client.get(last.as_deref()).await?;
     let _unknown = client.get(Some("nobody.knows-1")).await?;
-    // A question, answered elsewhere.
+    // A server request, answered at another node.
     let mut asking = client.stream(client.call("rh_ask", json!({ "times": 1 }))).await?;
     let (_, question) = asking.message().await?.context("no question")?;
     client.url = at(2);
@@ -122,7 +122,7 @@ async fn wander(urls: &[String], first: usize) -> Result<()> {
     Ok(())
 }
 
-/// A session with a process of its own, which crashes.
+/// A session with a server process, which crashes.
 async fn crash(url: &str) -> Result<()> {
     let client = Client::open(url, "2025-11-25").await?;
     client.is_well().await?;
@@ -130,8 +130,8 @@ async fn crash(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Clients of all kinds, until the time is over. Whoever fails does so in front of a node
-/// that is gone, which is the point.
+/// Clients of all kinds, until the time is over. Without `strict` they may fail: their node may be
+/// gone.
 async fn load(nodes: &[String], programs: &[String], strict: bool) -> Result<()> {
     let until = Instant::now() + PHASE;
     while Instant::now() < until {
@@ -149,8 +149,8 @@ fn written_out(expression: &str) -> String {
     WRITTEN_OUT.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
-/// A rule's comparisons, each made a question that is answered with 0 or 1: so that it can
-/// be seen that there is something to compare, though all is well.
+/// A rule whose comparisons return 0 or 1. So the test detects whether there are values to
+/// compare, even if no alert fires.
 fn asked(rule: &str) -> String {
     let comparisons = [" == ", " != ", " > ", " < ", " >= ", " <= "];
     comparisons
@@ -169,13 +169,13 @@ async fn every_panel_and_every_rule_has_something_to_say_of_a_cluster_in_a_hard_
     let prometheus = Prometheus::start(&admins).await?;
     let urls = |tenant: &str| nodes.iter().map(|node| node.mcp(tenant)).collect::<Vec<_>>();
     let (demo, program) = (urls("demo"), urls("program"));
-    // It sleeps while others work, and wakes at another node.
+    // This session is idle during the load, and continues at another node.
     let mut sleeper = Client::open(&demo[0], "2025-11-25").await?;
     load(&demo, &program, true).await?;
     sleeper.url.clone_from(&demo[1]);
     sleeper.is_well().await?;
 
-    // What goes on at a node that is killed, seen from another.
+    // A call at a node that is killed, sent through another node.
     let mut orphans = Vec::new();
     for _ in 0..5 {
         orphans.push(Client::open(&demo[2], "2025-11-25").await?);
@@ -189,7 +189,7 @@ async fn every_panel_and_every_rule_has_something_to_say_of_a_cluster_in_a_hard_
     };
     let (told, killed) = tokio::join!(call, kill);
     killed?;
-    // Others see to it that it ends well; here it only has to be measured.
+    // Other tests check its result; here only its metrics count.
     let _word = final_response(told?).await;
     for orphan in &mut orphans {
         orphan.url.clone_from(&demo[1]);
@@ -225,17 +225,17 @@ async fn every_panel_and_every_rule_has_something_to_say_of_a_cluster_in_a_hard_
             silent.push(format!("alert {}: {query}", alert["name"]));
         }
     }
-    ensure!(silent.is_empty(), "nothing to say:\n{}", silent.join("\n"));
+    ensure!(silent.is_empty(), "no values:\n{}", silent.join("\n"));
     let is_seen = |name: &str| {
         let alert = alerts.iter().find(|alert| alert["name"] == name);
         alert.is_some_and(|alert| alert["state"] != "inactive")
     };
-    ensure!(is_seen("NodeDown"), "a node was killed and nobody noticed: {alerts:?}");
+    ensure!(is_seen("NodeDown"), "no alert after a node was killed: {alerts:?}");
     ensure!(!is_seen("StoreUnreachable") && !is_seen("NodeNotReady"), "{alerts:?}");
     Ok(())
 }
 
-/// What nodes say is what the page says: names, types, labels and their values.
+/// The metrics of the nodes match the page: names, types, labels and their values.
 async fn says_what_the_page_says(nodes: &[Node]) -> Result<()> {
     let mut said = BTreeMap::new();
     for node in nodes {
@@ -245,7 +245,7 @@ async fn says_what_the_page_says(nodes: &[Node]) -> Result<()> {
     let mut wrong = Vec::new();
     for (name, row) in page()? {
         let Some(metric) = said.remove(&name) else {
-            wrong.push(format!("{name} is said by no node"));
+            wrong.push(format!("no node has {name}"));
             continue;
         };
         let kept = metric.labels.iter().all(|(key, values)| {
@@ -253,7 +253,7 @@ async fn says_what_the_page_says(nodes: &[Node]) -> Result<()> {
             listed.is_some_and(|listed| listed.is_empty() || values.is_subset(listed))
         });
         if metric.kind != row.kind || !kept || metric.labels.len() != row.labels.len() {
-            wrong.push(format!("{name} is {metric:?}, and in the page {row:?}"));
+            wrong.push(format!("{name} is {metric:?}, but in the page {row:?}"));
         }
     }
     wrong.extend(said.into_keys().map(|name| format!("{name} is not in the page")));
@@ -279,7 +279,7 @@ async fn a_node_says_that_its_store_is_gone_and_stays_ready_while_it_holds_its_l
     Ok(())
 }
 
-/// Waits until `/readyz` says exactly this.
+/// Waits until the body of `/readyz` is exactly this text.
 async fn says(node: &Node, wanted: &str) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -287,7 +287,7 @@ async fn says(node: &Node, wanted: &str) -> Result<()> {
         if text == wanted {
             return Ok(());
         }
-        ensure!(Instant::now() < until, "/readyz says {text}");
+        ensure!(Instant::now() < until, "/readyz returns {text}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Checks how the modules of each crate depend on each other, and that no type is spread over many
-//! files. Reads the sources with a parser, so that comments, strings and tests count for nothing.
+//! Checks how the modules of each crate depend on each other, and that no type has `impl` blocks
+//! in many files. Reads the sources with a parser, which ignores comments, strings and tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,34 +9,34 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 
 use super::{Source, sources};
 
-/// Most modules of one cycle of imports.
+/// The maximum number of modules in one cycle of imports.
 const CYCLE_MAX: usize = 3;
 
-/// Most files with `impl` blocks of one type. One that needs more does several jobs.
+/// The maximum number of files with `impl` blocks of one type. A type with more has several jobs.
 const IMPL_FILES_MAX: usize = 3;
 
-/// A module by the path from its crate's root; empty for the root.
+/// A module, as the path from its crate's root; empty for the root.
 type Module = Vec<String>;
 
-/// One file of a crate, as far as imports and `impl` blocks go.
+/// The imports and the `impl` blocks of one file of a crate.
 #[derive(Default)]
 struct Parsed {
-    /// The full paths that it names, from the crate's root.
+    /// The full paths that it imports, from the crate's root.
     imports: BTreeSet<Vec<String>>,
-    /// The names that it hands on, each with the full path of what it stands for.
+    /// The names that it re-exports, each with the full path of its item.
     exports: BTreeMap<String, Vec<String>>,
     /// The types of its `impl` blocks.
     impls: BTreeSet<String>,
 }
 
-/// Reads one file: what is behind `#[cfg(test)]` is skipped.
+/// Reads one file, without the items behind `#[cfg(test)]`.
 struct Reader<'a> {
     module: &'a Module,
     parsed: Parsed,
 }
 
 impl Reader<'_> {
-    /// The full path of one that begins with `crate`, `self` or `super`; `None` for any other.
+    /// The full path of a path that begins with `crate`, `self` or `super`; `None` for any other.
     fn full_path(&self, path: &[String]) -> Option<Vec<String>> {
         let mut full = match path.first()?.as_str() {
             "crate" => Vec::new(),
@@ -69,7 +69,7 @@ impl Reader<'_> {
         };
         let Some(path) = self.full_path(&path) else { return };
         match name {
-            // What a parent hands on of its own parts is no import of its own.
+            // A re-export of an item of the module's own children is not an import.
             Some(name) if exported => {
                 self.parsed.exports.insert(name, path);
             }
@@ -123,7 +123,8 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
-        // What a trait of another crate needs of a type may stand beside that trait's job.
+        // An `impl` of a trait may be in the file that does the job of the trait, so it does not
+        // count.
         if let syn::Type::Path(path) = &*item.self_ty
             && item.trait_.is_none()
             && let Some(last) = path.path.segments.last()
@@ -134,7 +135,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// The files of each crate's product, by module.
+/// The product files of each crate, by module.
 fn crates(sources: &[Source]) -> Result<BTreeMap<String, BTreeMap<Module, Parsed>>> {
     let mut crates: BTreeMap<String, BTreeMap<Module, Parsed>> = BTreeMap::new();
     for source in sources.iter().filter(|source| !source.is_for_tests()) {
@@ -160,7 +161,7 @@ fn crates(sources: &[Source]) -> Result<BTreeMap<String, BTreeMap<Module, Parsed
     Ok(crates)
 }
 
-/// The module that holds what a full path names, behind all that only hands it on.
+/// The module that defines the item of a full path, after all re-exports.
 fn holder(files: &BTreeMap<Module, Parsed>, path: &[String], depth: usize) -> Option<Module> {
     let length = (0..=path.len()).rev().find(|length| files.contains_key(&path[..*length]))?;
     let (module, rest) = path.split_at(length);
@@ -171,7 +172,7 @@ fn holder(files: &BTreeMap<Module, Parsed>, path: &[String], depth: usize) -> Op
     }
 }
 
-/// The modules that each module of a crate imports from.
+/// The modules from which each module of a crate imports.
 fn arrows(files: &BTreeMap<Module, Parsed>) -> BTreeMap<Module, BTreeSet<Module>> {
     let arrows = files.iter().map(|(module, parsed)| {
         let holders = parsed.imports.iter().filter_map(|path| holder(files, path, 8));
@@ -191,7 +192,7 @@ fn reachable(arrows: &BTreeMap<Module, BTreeSet<Module>>, from: &Module) -> BTre
     seen
 }
 
-/// The groups of modules of which each imports from each other, by some way.
+/// The groups of modules that import from each other, directly or indirectly.
 fn cycles(arrows: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<BTreeSet<Module>> {
     let reach: BTreeMap<_, _> =
         arrows.keys().map(|module| (module, reachable(arrows, module))).collect();

@@ -33,7 +33,7 @@ pub(super) fn all(entries: &[Entry]) -> Vec<Violation> {
         let before = payloads.insert((&entry.session, id), (on, payload.clone()));
         match before {
             Some((other, said)) if said != payload => {
-                say("two payloads", format!("{id} says {said} on {other}, and {payload}"));
+                say("two payloads", format!("{id} has {said} on {other}, and {payload}"));
             }
             Some((other, _)) if other != on => {
                 say("wrong stream", format!("{id} came on {other}, too"));
