@@ -1,4 +1,4 @@
-//! Clients' connections: which node the balancer gives them to, and what passes over them.
+//! Clients' connections: their nodes, which the balancer selects, and their events.
 
 use conversation::{Answer, Refusal};
 use ownership::{Incarnation, RecordStatus};
@@ -7,23 +7,23 @@ use super::client::{ClientEvent, ClientRequest, ConnId, Does, Phase, Wake};
 use super::process::{ON_ITS_WAY, Process};
 use super::world::{Happening, World};
 
-/// How long, in milliseconds, the end of a session is tried to be written before its DELETE is
+/// How long, in milliseconds, an owner tries to write the end of a session before the DELETE is
 /// answered with 503: somewhat less than the 10 s that the owner counts on its own clock.
 const END_PATIENCE: u64 = 9_500;
 
-/// What an error says whose request waited for the store, or for its session, in vain.
+/// The errors of requests that waited too long for the store or for their session.
 const NOT_IN_TIME: [&str; 2] = ["did not acknowledge this within", "could not be reached for"];
 
-/// A connection of a client's, as the wire knows it.
+/// A connection of a client.
 pub(super) struct Conn {
     pub(super) client: usize,
     pub(super) ingress: Incarnation,
-    /// When the node was given it, and how long the node must hold it, in milliseconds, before
-    /// it may refuse it for want of an owner.
+    /// When the node received the connection, and how long the node must hold it, in milliseconds,
+    /// before it may refuse it because the session has no owner.
     held_from: (u64, u64),
-    /// Neither side has left it.
+    /// Neither side has closed it.
     pub(super) whole: bool,
-    /// When the newest thing on its way to the client arrives.
+    /// When the newest event on its way to the client arrives.
     tells_until: u64,
 }
 
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// The balancer gives a connection to some node.
+    /// The balancer gives a connection to a node.
     fn connect(&mut self, number: usize, conn: ConnId, request: ClientRequest, to: Option<usize>) {
         let ready = |world: &Self, draining: bool| -> Vec<Incarnation> {
             let there = world.slots.iter().flatten().copied();
@@ -102,7 +102,7 @@ impl World {
         let text = describe(&request);
         self.note(|| format!("c{number} {conn:x} -> {name} {text}"));
         let hold = match request {
-            // A session that cannot be written, or not ended, is refused earlier.
+            // A session that cannot be created or ended is refused earlier.
             ClientRequest::Begin(_) => 0,
             ClientRequest::Delete => END_PATIENCE,
             ClientRequest::Post(_) | ClientRequest::Listen(_) => self.plan.hold * 99 / 100,
@@ -115,7 +115,7 @@ impl World {
         self.after(after, Happening::Arrives { at, conn, session, request });
     }
 
-    /// Did a client connect so lately?
+    /// Whether a client connected within so many milliseconds.
     pub(super) fn is_begun_since(&self, conn: ConnId, millis: u64) -> bool {
         self.conns.get(&conn).is_some_and(|conn| self.now < conn.held_from.0 + millis)
     }
@@ -148,7 +148,7 @@ impl World {
             self.checker.sent_while_apart(now, &session, &sent, holds);
         }
         self.check_refusal(number, ingress, &sent, since + hold);
-        // The node has ended, or is told that it does: a connection breaks with it.
+        // The node has ended, or sends its own end: the connection breaks with it.
         let stays = self.processes.contains_key(&ingress) && answer_is_cut(&sent);
         let is_told = matches!(sent, ClientEvent::Answer(Answer::Ended));
         let mut does = Vec::new();
@@ -162,12 +162,14 @@ impl World {
                 let text = "a connection was cut by a living node before the final response";
                 does.push(Does::Complain(text.to_owned()));
             }
-            // The client may know of the end before it is written; it is promised once it is told.
+            // The client may learn of the end before it is written; it is promised once it is
+            // answered.
             if client.phase == Phase::Ended
                 && (before != Phase::Ended || is_told)
                 && let Some(session) = client.session.clone()
             {
-                // Its owner says that it is unknown as soon as it was asked for the end.
+                // The owner answers that the session is unknown as soon as the client has asked for
+                // the end.
                 let record = self.redis.record(now, &session);
                 let is_written = record.is_some_and(|r| r.status == RecordStatus::Ended);
                 let ends = |process: &Process| {
@@ -189,8 +191,8 @@ impl World {
         self.does(number, does);
     }
 
-    /// A request may be refused for want of an owner, or of the store, only when it was held
-    /// for as long as promised, or when the node that holds it has drained and ends.
+    /// A request may be refused because of a missing owner or store only if it was held for as long
+    /// as promised, or if the node that holds it has drained and ends.
     fn check_refusal(
         &mut self,
         number: usize,
@@ -218,14 +220,14 @@ impl World {
         }
     }
 
-    /// Every connection to a process that is no more breaks.
+    /// Breaks every connection to a process that has ended.
     pub(super) fn cut_clients_of(&mut self, incarnation: Incarnation, after: u64) {
         let seen = self.now + after;
         let gone: Vec<(ConnId, u64)> = self
             .conns
             .iter()
             .filter(|(_, conn)| conn.ingress == incarnation && conn.whole)
-            // What was written before is still read.
+            // The client still reads what was written before.
             .map(|(conn, wire)| (*conn, wire.tells_until.max(seen)))
             .collect();
         for (conn, at) in gone {
@@ -238,7 +240,7 @@ fn answer_is_cut(sent: &ClientEvent) -> bool {
     matches!(sent, ClientEvent::Cut)
 }
 
-/// A request in few words.
+/// A short text for a request.
 pub(super) fn describe(request: &ClientRequest) -> String {
     match request {
         ClientRequest::Begin(_) => "begin".to_owned(),

@@ -1,7 +1,7 @@
-//! Schedules that broke earlier drafts of the protocol, each as a world of its own.
+//! Schedules that broke earlier versions of the protocol, each with a plan of its own.
 //!
-//! They are numbered as they were found. A case fixes what goes wrong and roughly when;
-//! the seed still decides every delay, so each is run under many seeds.
+//! They are numbered in the order in which they were found. A case fixes the faults and their
+//! approximate times. The seed still decides every delay, so each case is run under many seeds.
 
 mod bounds;
 mod guards;
@@ -15,11 +15,11 @@ use super::wire::{Mishap, Weather};
 /// One schedule.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its number among the schedules.
+    /// The number of the schedule.
     pub number: u32,
-    /// What went wrong once.
+    /// What went wrong in an earlier version.
     pub name: &'static str,
-    /// The world in which it would go wrong again.
+    /// The plan under which it would go wrong again.
     pub plan: Plan,
 }
 
@@ -45,13 +45,13 @@ fn when(command: &'static str, after: u64, fault: Fault) -> Trigger {
     Trigger { command, after, fault }
 }
 
-/// One client, whose session is created at a node, that does this.
+/// One client, whose session is created at the first node, with this script and these faults.
 fn plan(script: Vec<(u64, Do, usize)>, faults: Vec<(u64, Fault)>) -> Plan {
     let plan = Plan { clients: 1, script, born_at: Some(0), chat: 0, ..Plan::quiet() };
     plan.with(faults)
 }
 
-/// Every schedule that a simulation can tell.
+/// Every schedule of the simulation.
 pub fn cases() -> Vec<Case> {
     let mut cases = schedules();
     cases.extend(guards::cases());

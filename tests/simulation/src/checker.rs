@@ -1,4 +1,4 @@
-//! What was promised, held against what every client saw and every tool did.
+//! Compares what every client received, and what every tool did, with what was promised.
 
 mod clients;
 mod disturbances;
@@ -17,7 +17,7 @@ use super::process::Process;
 use super::redis::{Answer as RedisAnswer, Command, short};
 use super::tools::Job;
 
-/// Something of a session that Redis forgot, and that its owner has not put back yet.
+/// Data of a session that Redis forgot, and that its owner has not written again yet.
 #[derive(Clone, Copy, Debug)]
 struct Vulnerable {
     owner: Owner,
@@ -29,18 +29,18 @@ struct Vulnerable {
 struct Superseded {
     at: u64,
     by: Token,
-    /// When Redis forgot the claim of the owner, which is not in the record since.
+    /// When Redis forgot the claim of the owner, which the record does not name since then.
     forgotten: Option<u64>,
 }
 
-/// Why something of a session may be lost, and since when it may be.
+/// Why data of a session may be lost, and the time until which its loss is excused.
 #[derive(Clone, Copy, Debug)]
 struct Excuse {
     at: u64,
     why: &'static str,
 }
 
-/// A moment at which a session lost its owner.
+/// A time at which a session lost its owner.
 #[derive(Clone, Copy, Debug)]
 struct Strike {
     /// Calls that began later were not at the former owner.
@@ -49,53 +49,52 @@ struct Strike {
     at: u64,
 }
 
-/// How long, in milliseconds, a process may need after a fault until it knows of it and has
-/// repeated what failed: one renewal, and the time that one command is waited for.
+/// How long, in milliseconds, a process may need after a fault to notice it and to repeat what
+/// failed: one renewal, and the timeout of one command.
 const RECOVERY: u64 = 1_300;
 
-/// How long, in milliseconds, a healthy owner may need to write anew what a failover forgot:
-/// one renewal (1 s, on a clock that may be slow), which tells it of the failover, and some
-/// round trips.
+/// How long, in milliseconds, a healthy owner may need to write again what a failover forgot: one
+/// renewal (1 s, on a clock that may be slow), which shows the failover, and some round trips.
 const PUT_BACK: u64 = 1_300;
 
-/// How long, in milliseconds, a call may take besides the hold, its own work and the waits of
+/// How long, in milliseconds, a call may take besides the hold time, its own work and the waits of
 /// its client: detecting the loss of its owner, starting the server, and round trips.
 const OVERHEAD: u64 = 5_000;
 
-/// How long, in milliseconds, calls are still sent to a node whose machine is gone: until the
-/// silence of its links is noticed.
+/// How long, in milliseconds, calls are still sent to a node whose machine is gone, until the
+/// timeout of its links.
 const NOTICED: u64 = 1_200;
 
-/// How long, in milliseconds, a drained node goes on for those that still wait there.
+/// How long, in milliseconds, a drained node still serves the requests that wait there.
 const END_GRACE: u64 = 10_000;
 
-/// How long, in milliseconds, after the newest fault everything works again: a lease is over and
-/// its session is claimed, a command that was late has come, and a back-off has ended.
+/// How long, in milliseconds, after the newest fault everything works again: a lease has expired
+/// and its session is claimed, a late command has been executed, and a back-off has ended.
 const SETTLED: u64 = 12_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Checker {
     /// The first promise that was broken.
     pub(super) broken: Option<String>,
-    /// Sessions of which something that began by then may be lost.
+    /// Sessions of which data that was begun by this time may be lost.
     excused: BTreeMap<SessionId, Excuse>,
-    /// Sessions whose excuse was needed.
+    /// Sessions with a loss that their excuse covers.
     forgiven: BTreeSet<SessionId>,
     vulnerable: BTreeMap<SessionId, Vulnerable>,
-    /// When what nobody could put back in time was last put back.
+    /// When data that no node could write again in time was last written again.
     mended: BTreeMap<SessionId, u64>,
     pub(super) evicted: BTreeSet<SessionId>,
-    /// When Redis last forgot something, or another took its place.
+    /// When Redis last forgot data, or another Redis replaced it.
     changed_at: Option<u64>,
-    /// From when until when processes are paused, cut off, or served badly by Redis.
+    /// The times in which processes are paused, cut off, or have a faulty Redis.
     impaired: BTreeMap<Incarnation, Vec<(u64, u64)>>,
-    /// Of these times, those in which nothing that Redis says reaches the process.
+    /// The subset of these times in which no answer of Redis reaches the process.
     blind: BTreeMap<Incarnation, Vec<(u64, u64)>>,
-    /// Processes that stayed with a former primary, and when that was over.
+    /// Processes that stayed connected to a former primary, and when that ended.
     split: BTreeMap<Incarnation, Option<u64>>,
-    /// The random parts of the tokens whose claims were answered: their nodes know of them.
+    /// The random parts of the tokens whose claims were answered: their nodes received the answer.
     heard_claims: BTreeSet<u64>,
-    /// The last known owner of each session, by what Redis has accepted.
+    /// The last known owner of each session, according to the commands that Redis accepted.
     owners: BTreeMap<SessionId, Owner>,
     /// Every process that ever owned a session.
     owned_by: BTreeMap<SessionId, BTreeSet<Incarnation>>,
@@ -110,28 +109,28 @@ pub(super) struct Checker {
     broken_links: Vec<(u64, Incarnation, Incarnation)>,
     /// When processes were told to drain.
     drained: BTreeMap<Incarnation, u64>,
-    /// Sessions that were claimed at a primary that nobody else has any more.
+    /// Sessions that were claimed at a primary that no other node uses any more.
     diverged: BTreeSet<SessionId>,
-    /// Processes whose clock stood still, and until when.
+    /// Processes whose clock stopped, and until when.
     pub(super) frozen: BTreeMap<Incarnation, u64>,
     pub(super) machine_gone: BTreeSet<usize>,
     superseded: BTreeMap<(SessionId, u64), Superseded>,
-    /// Processes that were marked dead while they lived, and when.
+    /// Processes that were marked dead while they were running, and when.
     marked: BTreeMap<Incarnation, u64>,
-    /// When each call was run first.
+    /// When each call was first run.
     began: BTreeMap<u64, u64>,
     /// How often each call was run.
     ran: BTreeMap<u64, u64>,
     /// The nodes at which each call was run.
     ran_at: BTreeMap<u64, BTreeSet<Incarnation>>,
-    /// Every event that an owner told to a connection, by stream: from then on it is not lost.
+    /// Every event that an owner wrote to a connection, by stream: it must not be lost afterwards.
     sent: BTreeMap<(SessionId, u64), BTreeMap<u64, EventId>>,
-    /// The number of the newest event that was told, by the random part of the token under which.
+    /// The number of the newest event that was sent, by the random part of its owner's token.
     sent_by: BTreeMap<(SessionId, u64), u64>,
     ended: BTreeMap<SessionId, u64>,
-    /// Sessions whose end was written, whether or not their client knows it.
+    /// Sessions whose end was written, whether or not their client has received the answer.
     pub(super) ends_written: BTreeSet<SessionId>,
-    /// When the newest fault is over.
+    /// When the newest fault ends.
     disturbed_until: u64,
     /// When a node read that there is no record of a session whose record was evicted.
     found_evicted: BTreeMap<SessionId, Vec<u64>>,
@@ -142,29 +141,29 @@ pub(super) struct Checker {
     missed_apart: BTreeMap<(Incarnation, SessionId), u64>,
     /// The owners that began to end sessions because their clients deleted them.
     ends_begun: BTreeMap<SessionId, Incarnation>,
-    /// How often an ingress could not reach an owner in time.
+    /// How often an ingress could not reach an owner within the hold time.
     pub(super) gave_up: u64,
     pub(super) tally: Tally,
 }
 
-/// What happened, for the summary of many runs.
+/// The counts of what happened, for the summary of many runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Calls that were made.
     pub calls: u64,
-    /// Of these: answered with a result.
+    /// The number of these that were answered with a result.
     pub results: u64,
     /// Answered with an error.
     pub errors: u64,
-    /// Broken off before there was anything to come back to.
+    /// Calls whose connection broke before the client had an event id to resume by.
     pub lost: u64,
     /// Sessions claimed.
     pub claims: u64,
-    /// Sessions written anew.
+    /// Sessions written again.
     pub reasserts: u64,
     /// Calls that were run again.
     pub reruns: u64,
-    /// Sessions of which something was lost that may be.
+    /// Sessions with a loss that is excused.
     pub excused: u64,
 }
 
@@ -173,26 +172,26 @@ impl Checker {
         self.broken.get_or_insert(text);
     }
 
-    /// Something of the session may be lost that began by now.
+    /// Data of the session that was begun by now may be lost.
     fn excuse(&mut self, session: &SessionId, now: u64, why: &'static str) {
         if self.excused.get(session).is_none_or(|excuse| excuse.at <= now) {
             self.excused.insert(session.clone(), Excuse { at: now, why });
         }
     }
 
-    /// May something of the session be lost that began at that time?
+    /// Whether data of the session that was begun at that time may be lost.
     fn is_excused(&self, session: &SessionId, since: u64) -> bool {
-        // Of two histories, the one that is dropped may go on for long.
+        // Two histories exist. The one that is dropped may continue for long.
         self.diverged.contains(session)
             || self.excused.get(session).is_some_and(|excuse| since <= excuse.at)
     }
 
-    /// A client misses what it was promised to find. Some of that may be.
+    /// A client misses what it was promised. Some losses are excused.
     pub(super) fn forgotten(&mut self, now: u64, session: &SessionId, text: &str) {
         self.forgotten_since(now, session, 0, text);
     }
 
-    /// As [`Checker::forgotten`], of something that began at a known time.
+    /// As [`Checker::forgotten`], for data that was begun at a known time.
     pub(super) fn forgotten_since(
         &mut self,
         now: u64,
@@ -210,27 +209,27 @@ impl Checker {
         let vulnerable = self.vulnerable.get(session).copied();
         if vulnerable.is_some_and(|vulnerable| self.could_not(session, vulnerable, now)) {
             self.forgiven.insert(session.clone());
-            self.excuse(session, now, "no process could write it anew in time");
+            self.excuse(session, now, "no process could write it again in time");
             return;
         }
         let older = self.older_excuse(session);
         self.breaks(format!("{text} ({}{older})", session.as_str()));
     }
 
-    /// Was the session put back while a client was being told that it is not there?
+    /// Whether the session was written again while a node answered a client that it does not exist.
     fn was_just_mended(&self, session: &SessionId, now: u64) -> bool {
         let mended = self.mended.get(session);
         mended.is_some_and(|at| now < at + 200 || self.has_just_woken(*at, now))
     }
 
-    /// Says what is excused of a session, where a broken promise is not.
+    /// Describes the excuse of a session for older losses, for the message of a broken promise.
     fn older_excuse(&self, session: &SessionId) -> String {
         let excuse = self.excused.get(session);
         let older = excuse.map(|Excuse { at, why }| format!("; {why}, but only until {at} ms"));
         older.unwrap_or_default()
     }
 
-    /// A client was refused because its session or the store could not be reached for long.
+    /// A client was refused because its session or the store could not be reached within the bound.
     pub(super) fn timed_out(&mut self, now: u64, client: usize, text: &str) {
         if now > self.disturbed_until + SETTLED {
             let calm = now - self.disturbed_until;
@@ -238,7 +237,7 @@ impl Checker {
         }
     }
 
-    /// A living node cut the GET stream of a client that had asked for the end of its session.
+    /// A running node cut the GET stream of a client that had asked for the end of its session.
     pub(super) fn cut_at_the_end(&mut self, now: u64, client: usize) {
         if now > self.disturbed_until + SETTLED {
             self.breaks(format!(
@@ -251,14 +250,14 @@ impl Checker {
         self.marked.contains_key(&process)
     }
 
-    /// Could nobody put back what Redis forgot?
+    /// Whether no node was able to write again what Redis forgot.
     fn could_not(&self, session: &SessionId, vulnerable: Vulnerable, now: u64) -> bool {
         // An owner notices an eviction only when it writes next.
         self.evicted.contains(session)
             || self.was_impaired(vulnerable.owner.node, vulnerable.since, now)
     }
 
-    /// Redis has forgotten something of a session; its owner may put it back.
+    /// Redis has forgotten data of a session; its owner may write them again.
     pub(super) fn forgot(&mut self, session: &SessionId, owner: Owner, alive: bool, now: u64) {
         if !alive {
             self.excuse(session, now, "forgotten while it had no owner");
@@ -268,14 +267,16 @@ impl Checker {
         if let Some(former) = former.filter(|former| former.owner.node != owner.node)
             && self.could_not(session, former, now)
         {
-            // The newest owner could not reach Redis since it forgot the session; one that it had
-            // replaced, and that could not know, wrote the session anew as it had been before.
-            self.excuse(session, former.since, "written anew only by a former owner");
+            // The newest owner could not reach Redis since Redis forgot the session. A former
+            // owner, which could not notice its replacement, wrote the session again as it had been
+            // before.
+            self.excuse(session, former.since, "written again only by a former owner");
         }
         self.vulnerable.insert(session.clone(), Vulnerable { owner, since: now });
     }
 
-    /// A primary did something that is none any more for everybody else: it will be forgotten.
+    /// A former primary, which other nodes no longer use, executed a command: its effect will be
+    /// lost.
     pub(super) fn executed_apart(
         &mut self,
         now: u64,
@@ -301,18 +302,18 @@ impl Checker {
         };
         let Some(session) = command.session() else { return };
         if matches!(command, Command::Claim(..)) {
-            // From here on there are two histories, and one of them is dropped.
-            self.excuse(session, now, "claimed at a primary that nobody else has");
+            // Two histories exist now, and one of them is dropped.
+            self.excuse(session, now, "claimed at a primary that no other node uses");
             self.diverged.insert(session.clone());
             return;
         }
-        // After a release no node is left that could put it back.
+        // After a release, no node owns the session and could write it again.
         let is_owned = !matches!(command, Command::Release(..));
         self.forgot(session, owner, is_owned, now);
     }
 
-    /// A node that stays with a former primary tells a client something. While its lease
-    /// `holds` it may say of a session that it is unknown, which was made since.
+    /// A node that stays connected to a former primary sends to a client. While its lease `holds`,
+    /// it may answer that a session is unknown which was created since the failover.
     pub(super) fn sent_while_apart(
         &mut self,
         now: u64,
@@ -322,25 +323,25 @@ impl Checker {
     ) {
         let ClientEvent::Answer(Answer::Refused(refusal)) = sent else { return };
         if holds || *refusal != Refusal::UnknownSession {
-            self.excuse(session, now, "asked for at a node that stayed with a former primary");
+            self.excuse(session, now, "requested at a node that used a former primary");
         }
     }
 
-    /// A node has found that a session is unknown. That is excused where its owner could not put
-    /// back yet what Redis forgot, and at a node that stays with a former primary (`is_apart`).
+    /// A node has found that a session is unknown. That is excused if its owner could not yet write
+    /// again what Redis forgot, or at a node that is connected to a former primary (`is_apart`).
     pub(super) fn found_no_record(&mut self, now: u64, session: &SessionId, is_apart: bool) {
         let vulnerable = self.vulnerable.get(session).copied();
         if vulnerable.is_some_and(|vulnerable| self.could_not(session, vulnerable, now)) {
-            self.excuse(session, now, "no process could write it anew in time");
+            self.excuse(session, now, "no process could write it again in time");
         } else if self.was_just_mended(session, now) {
-            self.excuse(session, now, "written anew while it was looked for");
+            self.excuse(session, now, "written again during a lookup");
         } else if is_apart {
-            self.excuse(session, now, "asked for at a node that stayed with a former primary");
+            self.excuse(session, now, "requested at a node that used a former primary");
         }
     }
 
-    /// A process is gone. What Redis forgot shortly before, or while the process could not
-    /// put it back, may be lost.
+    /// A process has ended. What Redis forgot shortly before, or while the process could not write
+    /// it again, may be lost.
     pub(super) fn died(&mut self, process: &Process, now: u64) {
         self.died.insert(process.incarnation, now);
         let mine: Vec<(SessionId, Vulnerable)> = self
@@ -351,17 +352,17 @@ impl Checker {
             .collect();
         for (session, vulnerable) in mine {
             self.vulnerable.remove(&session);
-            // It may have claimed the session without learning of it.
+            // The process may have claimed the session without receiving the answer.
             let had = process.sessions.contains_key(&session) || process.has_tombstone(&session);
             let late = now > vulnerable.since + PUT_BACK;
             if had && late && !self.could_not(&session, vulnerable, now) {
                 self.breaks(format!(
-                    "the owner of {} had not put back after {} ms what Redis forgot",
+                    "the owner of {} had not written again after {} ms what Redis forgot",
                     session.as_str(),
                     now - vulnerable.since,
                 ));
             }
-            self.excuse(&session, now, "its owner died before it put it back");
+            self.excuse(&session, now, "its owner died before it wrote it again");
         }
     }
 
@@ -375,18 +376,18 @@ impl Checker {
         self.strikes.entry(session.clone()).or_default().push(strike);
     }
 
-    /// A link broke: a node does not know what became of the calls that it had sent over it.
+    /// A link broke: a node does not know the result of the calls that it had sent over it.
     pub(super) fn link_broke(&mut self, now: u64, one: Incarnation, other: Incarnation) {
         self.broken_links.push((now, one, other));
     }
 
-    /// Has the process drained for so long that it ends, whoever still waits there?
+    /// Whether the process has drained for so long that it ends, even if requests still wait there.
     pub(super) fn is_leaving(&self, now: u64, process: Incarnation, plan: &Plan) -> bool {
         let drained = self.drained.get(&process);
         drained.is_some_and(|at| now >= at + plan.drain + END_GRACE)
     }
 
-    /// Redis has done something.
+    /// Redis has executed a command.
     pub(super) fn executed(&mut self, now: u64, command: &Command, answer: &RedisAnswer) {
         self.may_be_deposed(now, command, answer);
         match (command, answer) {
@@ -395,8 +396,8 @@ impl Checker {
             {
                 self.found_evicted.entry(session.clone()).or_default().push(now);
             }
-            // Its record was evicted, and its owner lost its lease before it noticed: for all that
-            // it can know, another node has ended the session.
+            // The record was evicted, and the owner lost its lease before it noticed. The owner
+            // cannot exclude that another node has ended the session.
             (Command::Claim(session, ..), RedisAnswer::Claimed(Err(Error::Missing)))
                 if self.evicted.contains(session) =>
             {
@@ -406,7 +407,7 @@ impl Checker {
                 self.tally.claims += 1;
                 let is_other = self.owners.get(session).is_none_or(|owner| owner.node != new.node);
                 if *expected == Expected::Released {
-                    // Its owner left with nothing in hand.
+                    // The owner released the session without requests in flight.
                     self.owned_by.entry(session.clone()).or_default().insert(new.node);
                     self.owners.insert(session.clone(), *new);
                     self.left.entry(session.clone()).or_default().push(now);
@@ -435,7 +436,7 @@ impl Checker {
                 }
                 self.written_anew_after_a_partition(now, &ring.session, record.owner.node);
                 let mine = self.vulnerable.get(&ring.session).copied();
-                // One that comes late puts back what was there when it was sent.
+                // A late command writes the data as they were when it was sent.
                 let is_ended = record.status == RecordStatus::Ended;
                 let through = ring.first + ring.entries.len() as u64;
                 let is_whole = is_ended || self.sent_through(&ring.session, record) < through;
@@ -460,8 +461,8 @@ impl Checker {
         }
     }
 
-    /// An owner tells a client something, or has a tool run, under this token. Is it still
-    /// the owner, as far as anybody can know?
+    /// An owner sends something to a client, or has a tool run, under this token. Returns whether
+    /// it is still the owner, according to what its node can know.
     pub(super) fn acts(
         &mut self,
         now: u64,
@@ -474,18 +475,18 @@ impl Checker {
             return true;
         };
         let marked = self.marked.get(&owner.node);
-        // Marked dead while it lives, it learns so with its next renewal; or, where it cannot
-        // renew, by its lease, which ends.
+        // A node that was marked dead while it runs learns so with its next renewal. If it cannot
+        // renew, it acts until its lease ends.
         let renews = plan.renew + 2 * plan.redis_patience;
         let unaware = marked.is_some_and(|at| {
             let cut_off = self.was_impaired(owner.node, *at, now);
             now <= at + if cut_off { plan.lease } else { renews }
         });
-        // At most until the lease is over that the deposed primary still renewed.
+        // At most until the lease ends that the deposed primary still renewed.
         let apart = self.split.get(&owner.node);
         let apart = apart.is_some_and(|healed| healed.is_none_or(|at| now <= at + plan.lease));
-        // Until its next renewal is answered, it does not know that its clock stood still; where
-        // it cannot renew, until its lease is over by that clock.
+        // Until its next renewal is answered, the node does not know that its clock stopped. If it
+        // cannot renew, it acts until its lease ends by that clock.
         let apart = apart
             || self.frozen.get(&owner.node).is_some_and(|at| {
                 let cut_off = self.was_impaired(owner.node, *at, now);
@@ -499,9 +500,9 @@ impl Checker {
             return true;
         }
         if unaware || apart {
-            // What it tells its clients now, it cannot know better.
+            // The node cannot know that it must not send this to its clients.
             self.forgiven.insert(session.clone());
-            self.excuse(session, now, "an owner acted that could not know better");
+            self.excuse(session, now, "an owner acted that could not know of its loss");
             return false;
         }
         self.breaks(format!(
@@ -546,7 +547,7 @@ impl Checker {
         }
     }
 
-    /// A client was told that its session has ended.
+    /// A client received the answer that its session has ended.
     pub(super) fn ended(&mut self, now: u64, session: SessionId) {
         self.ended.entry(session).or_insert(now);
     }

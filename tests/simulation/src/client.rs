@@ -1,7 +1,7 @@
-//! A client of one session: what it asks for, where it comes back, and what it notices.
+//! A client of one session: its requests, its reconnections, and its checks.
 //!
-//! It does what the clients of today do: it never repeats a request, and comes back with
-//! the last event id where it has one.
+//! It behaves as current clients do: it never repeats a request, and resumes with the last event id
+//! if it has one.
 
 mod receiving;
 
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use super::rng::Rng;
 use super::tools::{Job, Kind};
 
-/// A connection of a client's. Never used twice.
+/// The id of a connection of a client. Never used twice.
 pub(super) type ConnId = u64;
 
-/// What a client sends.
+/// The requests of a client.
 #[derive(Clone, Debug)]
 pub(super) enum ClientRequest {
     Begin(Request),
@@ -27,7 +27,7 @@ pub(super) enum ClientRequest {
     Delete,
 }
 
-/// What a connection of a client's is told.
+/// The events on a connection of a client.
 #[derive(Clone, Debug)]
 pub(super) enum ClientEvent {
     Welcome(SessionId),
@@ -40,7 +40,7 @@ pub(super) enum ClientEvent {
     Cut,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
     Begin,
@@ -54,23 +54,23 @@ enum What {
     Stranger,
 }
 
-/// What the world does for a client.
+/// The actions that the world performs for a client.
 #[derive(Debug)]
 pub(super) enum Does {
-    /// Connect to some node.
+    /// Connect to a node.
     Connect(ConnId, ClientRequest, Option<usize>),
-    /// Say `Client::wake` in so many milliseconds, with this.
+    /// Call `Client::wake` in so many milliseconds, with this.
     Wake(u64, Wake),
-    /// Hang up.
+    /// Close the connection.
     HangUp(ConnId),
-    /// Somebody broke a promise.
+    /// A promise was broken.
     Complain(String),
-    /// Something that was promised to last is gone. It had begun at the given time, in
-    /// milliseconds: faults after that time may explain the loss.
+    /// Data that were promised to last are lost. They began at the given time, in milliseconds:
+    /// faults after that time may explain the loss.
     Forgotten(&'static str, u64),
 }
 
-/// What a client is told to do in a directed case, at the node with this address.
+/// An action of a client in a scripted case, at the node with this address.
 #[derive(Clone, Debug)]
 pub(super) enum Do {
     Call {
@@ -87,26 +87,26 @@ pub(super) enum Do {
     Delete,
 }
 
-/// Why a client is woken.
+/// The reason why a client wakes up.
 #[derive(Clone, Debug)]
 pub(super) enum Wake {
-    /// Do something.
+    /// Choose an action.
     Act,
-    /// Do this, at that node.
+    /// Perform this action, at that node.
     Do(Do, usize),
-    /// Come back to a call's stream.
+    /// Resume a call's stream.
     Return(u64),
-    /// Listen, or come back to what was listened to.
+    /// Open a GET stream, or resume it.
     Listen,
     /// Answer a question.
     Reply(String),
-    /// Say `initialized` again.
+    /// Send `initialized` again.
     Initialized,
-    /// Begin again.
+    /// Send `initialize` again.
     Begin,
-    /// Is everything well?
+    /// Check that the session can be used.
     Probe,
-    /// Somebody uses the id of a session that ended.
+    /// Another client uses the id of a session that ended.
     Stranger,
 }
 
@@ -115,11 +115,11 @@ pub(super) enum CallState {
     Open,
     Result,
     Error,
-    /// Its connection broke before there was anything to come back to.
+    /// Its connection broke before the client had an event id to resume by.
     Lost,
-    /// The client took it back.
+    /// The client cancelled it.
     Cancelled,
-    /// The session went with it, as it may.
+    /// It was lost with its session, which is an excused loss.
     Gone,
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Call {
     pub(super) job: Job,
     pub(super) state: CallState,
     pub(super) since: u64,
-    /// When it had its final response.
+    /// When its final response arrived.
     pub(super) until: u64,
     /// The text of the error that was its final response.
     pub(super) error: Option<String>,
@@ -139,12 +139,12 @@ pub(super) struct Call {
     /// The client has seen a question of this call's tool.
     pub(super) asked: bool,
     pub(super) last: Option<EventId>,
-    /// The last id that it was told, as it came.
+    /// The last event id that the client received, as text.
     cursor: Option<String>,
     conn: Option<ConnId>,
     progress: u64,
-    /// The cancellation was acknowledged, of a call of which the client had seen an event: of
-    /// one that is still in its JSON window nothing is written, nor that it is cancelled.
+    /// When the cancellation was acknowledged, if the client had seen an event of the call. The
+    /// log has no entry of a call in its JSON window, not even its cancellation.
     pub(super) cancelled_at: Option<u64>,
 }
 
@@ -152,9 +152,9 @@ pub(super) struct Call {
 pub(super) enum Phase {
     New,
     Live,
-    /// It asked for the end, and was told yes.
+    /// The client asked for the end, and it was acknowledged.
     Ended,
-    /// The session is forgotten, as it may be.
+    /// The session is lost, which is an excused loss.
     Gone,
 }
 
@@ -170,19 +170,19 @@ pub(super) struct Client {
     pub(super) session: Option<SessionId>,
     pub(super) phase: Phase,
     pub(super) calls: BTreeMap<u64, Call>,
-    /// It starts nothing new.
+    /// The client starts nothing new.
     pub(super) quiet: bool,
-    /// It does only what it is told.
+    /// The client performs only the actions of its script.
     directed: bool,
-    /// Where its next connection goes.
+    /// The node of its next connection.
     at_node: Option<usize>,
     /// A `DELETE` was answered with success.
     end_was_told: bool,
     /// The answer to its `DELETE` is still to come.
     ending: bool,
-    /// How often it asked to end the session.
+    /// How often the client asked to end the session.
     pub(super) deletes: u32,
-    /// When it first asked for the end.
+    /// When the client first asked for the end.
     pub(super) asked_to_end: Option<u64>,
     primes: bool,
     /// The time of the last wake or frame, in milliseconds.
@@ -191,23 +191,23 @@ pub(super) struct Client {
     next_conn: ConnId,
     next_call: u64,
     conns: BTreeMap<ConnId, What>,
-    /// Every event id it was told, with its payload.
+    /// Every event id that the client received, with its payload.
     events: BTreeMap<String, bytes::Bytes>,
     listening: Listening,
     levels: Vec<Level>,
     questions: BTreeMap<String, Question>,
-    /// The newest chat of each instance.
+    /// The newest number of a message without a request, by instance.
     chats: BTreeMap<u64, u64>,
-    /// Every payload with an id, so that none comes under two.
+    /// Every payload with an id, so that a payload with two ids is found.
     payloads: BTreeMap<bytes::Bytes, u64>,
 }
 
 #[derive(Debug)]
 struct Question {
     text: String,
-    /// The call on whose stream it came, if on one.
+    /// The call on whose stream the question arrived, if on one.
     on: Option<u64>,
-    /// An answer was sent.
+    /// The client sent an answer.
     replied: bool,
     answered: bool,
     withdrawn: bool,
@@ -219,8 +219,8 @@ struct Listening {
     wanted: bool,
     /// When the client last listened without an event id.
     since: u64,
-    /// Instances of which a numbered message has come since then: none of their later
-    /// messages may be missing.
+    /// Instances of which a numbered message has arrived since then: none of their later messages
+    /// may be missing.
     followed: BTreeSet<u64>,
     last: Option<EventId>,
     cursor: Option<String>,
@@ -257,7 +257,7 @@ impl Client {
         }
     }
 
-    /// A reason to act has come.
+    /// The client has a reason to act.
     pub(super) fn wake(&mut self, now: u64, wake: Wake, does: &mut Vec<Does>) {
         self.now = now;
         match wake {
@@ -295,7 +295,7 @@ impl Client {
         }
     }
 
-    /// How many calls were lost with a connection that left nothing to resume by.
+    /// How many calls were lost with a connection without an event id to resume by.
     pub(super) fn lost_calls(&self) -> usize {
         self.calls.values().filter(|call| call.state == CallState::Lost).count()
     }
@@ -374,13 +374,13 @@ impl Client {
         }
     }
 
-    /// Connections over which a stream may come.
+    /// Connections that may carry a stream.
     fn streams(&self) -> Vec<ConnId> {
         let streams = |what: &What| matches!(what, What::Call(_) | What::Listen);
         self.conns.iter().filter(|(_, what)| streams(what)).map(|(conn, _)| *conn).collect()
     }
 
-    /// The way to the node is cut, whatever goes over it.
+    /// Cuts the connection to the node.
     fn cut(&mut self, now: u64, conn: ConnId, does: &mut Vec<Does>) {
         does.push(Does::HangUp(conn));
         self.receive_event(now, conn, ClientEvent::Cut, does);
@@ -483,7 +483,7 @@ impl Client {
         if self.listening.conn.is_none() && self.listening.wanted {
             let after = self.listening.cursor.clone();
             if after.is_none() {
-                // What was sent while no stream was open is not promised.
+                // Messages that were sent while no stream was open are not promised.
                 self.listening.since = self.now;
                 self.listening.followed.clear();
             }
@@ -501,7 +501,7 @@ impl Client {
         self.connect(What::Reply(id.to_owned()), ClientRequest::Post(response.into()), does);
     }
 
-    /// The level that its session may have now: what was acknowledged last, or asked for since.
+    /// Whether the session may have this level: the one acknowledged last, or one requested since.
     pub(super) fn may_have(&self, level: Option<&str>) -> bool {
         let acknowledged = self.levels.iter().rposition(|level| level.acknowledged);
         let Some(acknowledged) = acknowledged else {

@@ -1,5 +1,5 @@
-//! How a process connects to its peers, and finds out that one is dead: by the product's
-//! [`FailureDetector`], with the outcomes of connections and of commands to Redis simulated.
+//! How a process connects to its peers, and detects that one is dead: by the product's
+//! [`FailureDetector`], with simulated results of connections and of commands to Redis.
 
 use ownership::detector::{
     Attempt, FailureDetector, LEASE_READ_MS, LeaseAnswer, LinkStatus, Liveness, NextStep, Timing,
@@ -14,30 +14,30 @@ use super::world::{Dialled, Happening, Timer, World};
 /// `cluster.connect_ms`.
 const CONNECT_MS: u64 = 1_000;
 
-/// How often a process tries to have a former one of its address marked dead.
+/// How often a process tries to have a former process of its address marked dead.
 const TRIES_ON_FORMER: u32 = 20;
 
 /// The links to a peer, as far as this process has noticed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerLinks {
     pub(super) is_up: bool,
-    /// The peer's system closed one in order, and none was made since.
+    /// The peer's system closed a link in order, and no link was established since.
     pub(super) was_closed: bool,
 }
 
-/// Connects to one peer until a link is up, or the peer is no member any more.
+/// Connects to one peer until a link is up, or the peer is no longer a member.
 pub(super) struct Dial {
     /// Events and answers for an earlier loop are dropped.
     number: u64,
     detector: FailureDetector,
-    /// When the look under way began, by the process's clock.
+    /// When the current read of the lease began, by the process's clock.
     asked_ms: u64,
     /// The last attempt showed that the peer's process is dead.
     found_dead: bool,
 }
 
 impl World {
-    /// Begins to connect to a peer, unless there is a link or it has begun.
+    /// Begins to connect to a peer, unless there is a link or a dial loop.
     pub(super) fn dial(&mut self, at: Incarnation, peer: Incarnation) {
         let notice_ms = self.plan.silence;
         let timing = Timing { renew_ms: self.plan.renew, notice_ms };
@@ -76,7 +76,7 @@ impl World {
         let is_paused =
             there.and_then(|there| self.processes.get(&there)).is_some_and(|p| p.paused);
         let how = match there {
-            // A machine that is gone refuses nothing.
+            // A machine that is gone refuses no connections.
             _ if is_silent => Dialled::Failed(Attempt::Unreachable),
             _ if refuses => Dialled::Failed(Attempt::Refused),
             None => Dialled::Failed(Attempt::Refused),
@@ -120,7 +120,7 @@ impl World {
                     self.look_around(end);
                 }
             }
-            // The lease tells of the link, and requests that waited for it go on.
+            // The lease names the link, and requests that waited for it continue.
             self.renew(end);
             self.retry_those_at(end, other);
         }
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// What came of having a peer marked dead that the failure detector found dead.
+    /// The result of marking a peer dead that the failure detector found dead.
     pub(super) fn marked(
         &mut self,
         at: Incarnation,
@@ -246,7 +246,8 @@ impl World {
     ) {
         match came {
             Ok(Marking::Dead) => self.is_dead(at, peer),
-            // Its peers may not have noticed yet that their links to it broke.
+            // The peers of the former process may not have noticed yet that their links to it
+            // broke.
             Ok(Marking::LinkedTo(_) | Marking::Renewed) | Err(_) if tries + 1 < TRIES_ON_FORMER => {
                 let timer = Timer::BuryFormer(peer, tries + 1);
                 self.after(self.plan.renew / 4, Happening::Rings(at, timer));
@@ -258,7 +259,7 @@ impl World {
     /// A peer was marked dead, or has no lease.
     fn is_dead(&mut self, at: Incarnation, peer: Incarnation) {
         let name = self.name(at);
-        self.note(|| format!("{name} knows that {} is dead", brief(peer)));
+        self.note(|| format!("{name} learns that {} is dead", brief(peer)));
         if let Some(process) = self.processes.get_mut(&at) {
             process.members.remove(&peer);
             process.known.retain(|_, owner| *owner != peer);

@@ -1,4 +1,4 @@
-//! What goes wrong, and how the world makes it.
+//! The faults, and how the world performs them.
 
 use ownership::{Incarnation, RecordStatus};
 
@@ -9,13 +9,12 @@ use super::rng::Rng;
 use super::wire::{Mishap, Weather};
 use super::world::{Happening, Timer, World};
 
-/// One thing that goes wrong. Nodes are named by their address, and milliseconds are how
-/// long it lasts.
+/// A fault. The numbers of nodes are their addresses, and the milliseconds are the duration.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// SIGKILL; a supervisor starts another process after this time.
     Kill(usize, u64),
-    /// The machine vanishes: nobody is told. It comes back after this time.
+    /// The machine is lost: the other nodes are not notified. It returns after this time.
     Vanish(usize, u64),
     /// SIGSTOP, and SIGCONT after this time.
     Pause(usize, u64),
@@ -24,31 +23,31 @@ pub(super) enum Fault {
     Wake(usize, Option<u64>),
     /// SIGTERM.
     Drain(usize),
-    /// Links to a node are reset; its peers can be reached again at once.
+    /// The link of two nodes is reset; they can connect again at once.
     Reset(usize, usize),
     /// Nothing passes between two nodes.
     Part(usize, usize, u64),
     Join(usize, usize),
-    /// A firewall is loaded anew between two nodes: it resets their link, and for a time they
-    /// refuse each other's connections.
+    /// A firewall between two nodes is reloaded: it resets their link, and for a time they refuse
+    /// each other's connections.
     Reload(usize, usize, u64),
     Loaded(usize, usize),
     /// A node cannot reach Redis.
     CutOff(usize, u64),
-    /// Redis loses, delays and repeats.
+    /// Redis loses, delays and repeats commands.
     Weather(Weather, u64),
     Fair,
-    /// This becomes of the next command that begins so.
+    /// The mishap of the next command that begins so.
     Next(&'static str, Mishap),
-    /// Redis stands still.
+    /// Redis executes nothing for a time.
     Away(u64),
-    /// Redis fails over: this much of what was written last is lost, and the new clock is so
-    /// far ahead.
+    /// Redis fails over: the writes of so many milliseconds are lost, and the clock of the new
+    /// primary is so far ahead.
     FailOver {
         lost: u64,
         ahead: u64,
     },
-    /// As before, but this node stays with the former primary for a time.
+    /// As before, but this node stays connected to the former primary for a time.
     Split {
         lost: u64,
         node: usize,
@@ -58,20 +57,20 @@ pub(super) enum Fault {
     /// Redis is full for a time.
     Full(u64),
     Roomy,
-    /// The slots of all sessions of a Redis Cluster are on the move for a time.
+    /// The slots of all sessions of a Redis Cluster are being moved for a time.
     Move(u64),
     RestartEmpty,
-    /// A session's keys are evicted; perhaps only its log.
+    /// The keys of a session are evicted, or only its log.
     Evict {
         only_log: bool,
     },
-    /// All is well from here on.
+    /// There are no faults from here on.
     Calm,
     /// Every client tries its session.
     Probe,
 }
 
-/// A handful of faults, as the seed has it.
+/// The random faults of a seed.
 pub(super) fn random_faults(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Fault)> {
     let mut faults = Vec::new();
     let mut at = rng.between(4_000, 9_000);
@@ -296,11 +295,11 @@ impl World {
         self.work_off(at);
     }
 
-    /// Redis fails over; one node may stay with the former primary.
+    /// Redis fails over; one node may stay connected to the former primary.
     fn fail_over(&mut self, lost: u64, ahead: u64, stays: Option<usize>) {
         let (now, seen) = (self.now, self.now.saturating_sub(lost));
         let former = self.redis.current();
-        // Leases stand for longer under a clock that is behind the one before.
+        // Leases last longer if the clock of the new primary is behind that of the former one.
         let behind = self.redis.ahead().saturating_sub(ahead);
         self.checker.disturbed(now + behind);
         self.checker.clock_is_behind(now, behind);
@@ -323,7 +322,7 @@ impl World {
         }
     }
 
-    /// Does something to Redis, and notes which sessions it made it forget something of.
+    /// Changes Redis, and records the sessions of which it lost data.
     fn compare_redis(&mut self, change: impl FnOnce(&mut Self)) {
         let now = self.now;
         let sessions = self.redis.with_ended();
@@ -340,7 +339,7 @@ impl World {
                 continue;
             }
             let owner = record.owner;
-            // Nobody writes anew what was released, also where its owner is still to hear so.
+            // No node writes a released session again, even if its owner has no answer yet.
             let is_released = record.status == RecordStatus::Released;
             let alive = !is_released
                 && self.processes.get(&owner.node).is_some_and(|process| {
@@ -349,7 +348,7 @@ impl World {
                         || process.claims.get(session).is_some_and(|c| c.new.token == owner.token)
                 });
             self.note(|| {
-                format!("redis forgot something of {} ({})", session.as_str(), brief(owner.node))
+                format!("redis forgot data of {} ({})", session.as_str(), brief(owner.node))
             });
             let process = self.processes.get(&owner.node);
             if let Some(owned) = process.and_then(|process| process.sessions.get(session)) {
@@ -362,15 +361,15 @@ impl World {
         }
     }
 
-    /// What waited for a partition to be over goes on in the order it came; what still
-    /// has to wait waits on.
+    /// Delivers the frames that waited for the end of a partition, in their order. Frames of
+    /// other partitions continue to wait.
     fn let_stalled_pass(&mut self) {
         for stalled in std::mem::take(&mut self.links.stalled) {
             self.happen(stalled);
         }
     }
 
-    /// Nothing goes wrong from here on.
+    /// Ends all faults.
     fn calm(&mut self) {
         self.checker.calm(self.now);
         self.weather = Weather::default();
@@ -394,7 +393,7 @@ impl World {
         }
     }
 
-    /// SIGTERM: the balancer learns of it, and the sessions are handed over.
+    /// SIGTERM: the balancer is notified, and the sessions are handed over.
     fn drain(&mut self, slot: usize) {
         let Some(at) = self.at_slot(slot) else { return };
         let Some(process) = self.processes.get_mut(&at) else { return };

@@ -1,5 +1,5 @@
-//! The node that holds a client's connection: it finds the session's owner, or claims the
-//! session, and goes on with the next owner where one is lost.
+//! The node that holds a client's connection: it finds the session's owner or claims the session,
+//! and continues with the next owner if an owner is lost.
 
 mod attached;
 
@@ -19,27 +19,27 @@ use super::process::{Claiming, Purpose};
 use super::redis::{Command, short};
 use super::world::{Happening, Timer, World};
 
-/// From here on, numbers of connections are those of no client here: a peer's call waits.
+/// Connections with numbers from here on belong to calls of peers that wait here, not to clients.
 const OF_PEERS: ConnId = 1 << 60;
 
-/// How often a connection looks whether a claim under way has ended, in milliseconds.
+/// How often a connection checks whether a claim has ended, in milliseconds.
 const CLAIM_POLL: u64 = 20;
 
-/// One connection of a client's at its ingress. What it does next is decided by [`RouteState`]
-/// and [`Retry`], as in the product.
+/// One connection of a client at its ingress. [`RouteState`] and [`Retry`] decide its next step, as
+/// in the product.
 pub(super) struct RoutedConnection {
     pub(super) session: SessionId,
-    /// It looks for a peer, which asked this node to take the session up and waits.
+    /// The connection waits on behalf of a peer that asked this node to take the session over.
     for_peer: Option<(Incarnation, Call)>,
-    /// The node that was reached last is asked to take the session up: it has not the request.
+    /// The last node that was reached is asked to take the session over, and has no request yet.
     asks: bool,
     route: RouteState,
     retry: Retry,
-    /// Raised before each attaching.
+    /// Incremented before each attachment.
     attachment: u64,
-    /// The node that has the request, or whose link is waited for.
+    /// The node that has the request, or to which a link is needed.
     owner: Option<Incarnation>,
-    /// No node has the request: its owner is looked for.
+    /// No node has the request: the owner of the session is looked up.
     seeks: bool,
     attempt: u64,
 }
@@ -53,7 +53,7 @@ impl RoutedConnection {
         self.waits_for(owner) && !self.seeks
     }
 
-    /// Reads the record again instead of using the cached location.
+    /// Whether the record is read again instead of using the cached location.
     fn is_fresh(&self) -> bool {
         self.for_peer.is_some() || self.retry.tries() > 0
     }
@@ -117,7 +117,7 @@ impl World {
 
     // ---- Finding the owner ----
 
-    /// Finds who owns the session, and brings the request there.
+    /// Finds the owner of the session, and sends the request to it.
     pub(super) fn seek(&mut self, at: Incarnation, conn: ConnId) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(connection) = process.connections.get_mut(&conn) else { return };
@@ -157,7 +157,7 @@ impl World {
             return;
         };
         if connection.owner.is_some() {
-            // No link to the owner came up in time.
+            // No link to the owner was established in time.
             let next = connection.route.not_started();
             self.proceed(at, conn, next);
         } else {
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Whoever waits for a peer tries again: it was reached, or is dead.
+    /// Retries the requests that wait for a peer: it was reached, or is dead.
     pub(super) fn retry_those_at(&mut self, at: Incarnation, peer: Incarnation) {
         for conn in self.waiting_for(at, peer) {
             self.seek(at, conn);
@@ -181,7 +181,7 @@ impl World {
         waiting.map(|(conn, _)| *conn).collect()
     }
 
-    /// A link to a peer did not come about: what waited for it was not started.
+    /// A link to a peer was not established: the requests that waited for it were not started.
     pub(super) fn not_reached(&mut self, at: Incarnation, peer: Incarnation) {
         for conn in self.waiting_for(at, peer) {
             if let Some(connection) = self.connection(at, conn) {
@@ -242,8 +242,8 @@ impl World {
         }
     }
 
-    /// A node is about to say that a session is unknown, of which a call may be told only that
-    /// its owner was lost.
+    /// A node is about to answer that a session is unknown. The client of a call may receive only
+    /// the error that the owner was lost.
     fn found_no_record(&mut self, at: Incarnation, conn: ConnId) {
         let now = self.now;
         let Some(process) = self.processes.get(&at) else { return };
@@ -296,7 +296,7 @@ impl World {
 
     // ---- Claiming ----
 
-    /// A session has no owner: it is claimed, here or by another node.
+    /// A session has no owner: this node or another one claims it.
     fn take_up(&mut self, at: Incarnation, conn: ConnId, record: &Record, cause: Cause) {
         let is_stable = self.is_stable(at);
         let taker = self.taker(at, conn);
@@ -317,7 +317,7 @@ impl World {
         self.connection(at, conn).is_some_and(|connection| connection.for_peer.is_some())
     }
 
-    /// A node that takes sessions and that a link is up to, another with each attempt.
+    /// A node that takes sessions and has a link to this node; a different one for each attempt.
     fn taker(&self, at: Incarnation, conn: ConnId) -> Option<Incarnation> {
         let process = self.processes.get(&at)?;
         let turn = process.connections.get(&conn)?.retry.tries();
@@ -327,7 +327,7 @@ impl World {
         linked.get(turn.checked_rem(linked.len())?).copied()
     }
 
-    /// Claims a session; `passes_on`: and gives it up at once.
+    /// Claims a session; with `passes_on`, releases it at once.
     fn claim(&mut self, at: Incarnation, conn: ConnId, record: &Record, passes_on: bool) {
         let (is_stable, lease_generation) = (self.is_stable(at), self.lease_generation_of(at));
         let may = location::may_claim(is_stable, lease_generation.is_some());
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// What this node claimed for another is released, or that is not known.
+    /// The session that this node claimed for another node is released, or the result is unknown.
     pub(super) fn passed_on(
         &mut self,
         at: Incarnation,
@@ -414,7 +414,7 @@ impl World {
         }
     }
 
-    /// The connections for which this session is looked for here.
+    /// The connections here that look up this session.
     fn seeking(&self, at: Incarnation, session: &SessionId) -> Vec<ConnId> {
         let Some(process) = self.processes.get(&at) else { return Vec::new() };
         let connections = process.connections.iter();
@@ -423,14 +423,14 @@ impl World {
         seeking.map(|(conn, _)| *conn).collect()
     }
 
-    /// Whoever waits for this session here tries again.
+    /// Retries the requests that wait for this session here.
     pub(super) fn retry_those_of(&mut self, at: Incarnation, session: &SessionId) {
         for conn in self.seeking(at, session) {
             self.seek(at, conn);
         }
     }
 
-    /// Looks for the session of a peer's call, which may have no owner.
+    /// Looks up the session of a peer's call, which may have no owner.
     pub(super) fn seek_for_peer(&mut self, at: Incarnation, from: Incarnation, call: Call) {
         let conn = OF_PEERS + self.random() % OF_PEERS;
         self.keep(
@@ -445,7 +445,7 @@ impl World {
         self.seek(at, conn);
     }
 
-    /// Peers' calls that wait here and that nobody waits for any more.
+    /// Removes the calls of peers that wait here and that their callers have given up.
     pub(super) fn forget_calls(
         &mut self,
         at: Incarnation,

@@ -1,10 +1,10 @@
-//! A cluster in a world without time: nodes, clients, tools, a network and Redis in one
-//! thread, moved by one seed, so that whatever goes wrong goes wrong again.
+//! A simulated cluster: nodes, clients, tools, a network and Redis in one thread. One seed decides
+//! all random choices, so that each run can be repeated.
 //!
-//! What is under test is real: [`conversation::Session`], which decides what is said, and
-//! [`ownership::machine::Ownership`], which decides what is done about a session's ownership.
-//! What surrounds them is a model: what the actors do with effects, how an ingress finds
-//! an owner, leases, links, and a Redis that may lose, delay, repeat and forget.
+//! The code under test is the product's: [`conversation::Session`], which decides what is sent, and
+//! [`ownership::machine::Ownership`], which decides the operations on the store. Everything else is
+//! a model: how the actors perform effects, how an ingress finds an owner, leases, links, and a
+//! Redis that may lose, delay, repeat and forget commands.
 
 mod balancer;
 mod cases;
@@ -31,22 +31,22 @@ pub use rules::Rules;
 
 use self::world::World;
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Debug)]
 pub struct Run {
-    /// The seed that makes it again.
+    /// The seed that reproduces the run.
     pub seed: u64,
     /// The first promise that was broken.
     pub broken: Option<String>,
-    /// What happened.
+    /// The counts of what happened.
     pub tally: Tally,
-    /// A digest of everything that happened.
+    /// A digest of all events of the run.
     pub digest: u64,
-    /// What happened, line by line, where it was asked for.
+    /// The events of the run, one a line, if tracing was requested.
     pub trace: Vec<String>,
 }
 
-/// Runs what the seed makes of a plan, by these rules.
+/// Runs a plan under a seed and under these rules.
 pub fn run(seed: u64, plan: Plan, rules: Rules, tracing: bool) -> Run {
     let mut world = World::new(seed, plan, rules, tracing);
     world.run();
@@ -60,7 +60,7 @@ pub fn run(seed: u64, plan: Plan, rules: Rules, tracing: bool) -> Run {
     }
 }
 
-/// Runs what a seed makes go wrong.
+/// Runs the random plan of a seed.
 pub fn run_seed(seed: u64, rules: Rules, tracing: bool) -> Run {
     run(seed, Plan::random(seed), rules, tracing)
 }

@@ -1,4 +1,4 @@
-//! The links between nodes: in order, with delay, and cut by partitions, resets and deaths.
+//! The links between nodes: ordered, delayed, and cut by partitions, resets and deaths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use protocol::SessionId;
 use super::client::ConnId;
 use super::world::{Happening, World};
 
-/// Which life of a link.
+/// The number of a link between two processes: each new link has another one.
 pub(super) type LinkEpoch = u64;
 
-/// A request that is brought to another node.
+/// A request that is sent to another node.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) conn: ConnId,
-    /// Which attachment of that connection it is.
+    /// The number of the attachment of that connection.
     pub(super) attachment: u64,
     pub(super) session: SessionId,
-    /// `None`: the callee is asked to take the session up, and whether it has it.
+    /// `None`: asks the callee to take the session over, and whether it has the session.
     pub(super) request: Option<SessionRequest>,
 }
 
@@ -38,14 +38,14 @@ pub(super) enum Peer {
         attachment: u64,
         reply: PeerReply,
     },
-    /// The connection is gone, or attached anew.
+    /// The connection is gone, or has another attachment.
     Gone {
         conn: ConnId,
         attachment: u64,
     },
 }
 
-/// What an owner writes to a connection, which may be at another node.
+/// The events that an owner writes to a connection, which may be at another node.
 #[derive(Clone, Debug)]
 pub(super) enum PeerReply {
     Answer(Answer),
@@ -55,7 +55,7 @@ pub(super) enum PeerReply {
     },
     Frame(Frame),
     Finish(Ending),
-    /// The owner owns it no more; what it was told is not known to have been done.
+    /// The owner lost the session; whether the request was done is not known.
     Lost,
 }
 
@@ -72,11 +72,11 @@ struct Link {
 #[derive(Debug, Default)]
 pub(super) struct Links {
     links: BTreeMap<(Incarnation, Incarnation), Link>,
-    /// Pairs of addresses between which nothing passes.
+    /// Pairs of addresses between which no frames pass.
     pub(super) parted: BTreeSet<(usize, usize)>,
     /// Pairs of addresses that refuse each other's connections.
     pub(super) refusing: BTreeSet<(usize, usize)>,
-    /// What waits for a partition to be over, in order.
+    /// Frames that wait for the end of a partition, in order.
     pub(super) stalled: Vec<Happening>,
 }
 
@@ -85,7 +85,7 @@ impl Links {
         (one.min(other), one.max(other))
     }
 
-    /// A link comes up, unless there is one.
+    /// Establishes a link, unless there is one.
     pub(super) fn connect(&mut self, one: Incarnation, other: Incarnation, now: u64) -> bool {
         let link = self.link(one, other);
         if link.up {
@@ -114,7 +114,7 @@ impl Links {
         link.is_some_and(|link| link.up && link.lease_generation == lease_generation)
     }
 
-    /// Whom a process has a live link to.
+    /// The processes to which a process has a link.
     pub(super) fn of(&self, one: Incarnation) -> Vec<Incarnation> {
         let up = self.links.iter().filter(|(_, link)| link.up);
         up.filter_map(|((a, b), _)| match (*a == one, *b == one) {
@@ -125,7 +125,7 @@ impl Links {
         .collect()
     }
 
-    /// Whom a process has had a live link to since this time.
+    /// The processes to which a process has had a link since this time.
     pub(super) fn since(&self, one: Incarnation, time: u64) -> Vec<Incarnation> {
         let others = self.of(one).into_iter();
         let lasts = |other: &Incarnation| {
@@ -144,7 +144,7 @@ impl Links {
 }
 
 impl World {
-    /// Sends over the link to a peer. False where there is none: nothing was sent.
+    /// Sends over the link to a peer. Returns false if there is no link: nothing was sent.
     pub(super) fn peer_send(&mut self, from: Incarnation, to: Incarnation, peer: Peer) -> bool {
         let wait = self.rng.between(0, 3);
         let now = self.now;
@@ -160,7 +160,7 @@ impl World {
         true
     }
 
-    /// A frame arrives. One that was `kept` came while the process was stopped.
+    /// A frame arrives. A `kept` frame arrived while the process was stopped.
     pub(super) fn deliver(
         &mut self,
         from: Incarnation,
@@ -197,8 +197,8 @@ impl World {
         self.processes.get(&incarnation).map(|process| process.slot)
     }
 
-    /// A link breaks; each side sees it after so many milliseconds.
-    /// `closed`: the system of the other end closes it in order, as that of a killed process does.
+    /// A link breaks; each side notices it after so many milliseconds. `closed`: the system of the
+    /// other end closes it in order, as the system of a killed process does.
     pub(super) fn break_link(
         &mut self,
         one: Incarnation,
@@ -217,7 +217,7 @@ impl World {
         self.after(after, Happening::LinkLost { at: other, peer: one, closed });
     }
 
-    /// Nothing was heard on a link for long.
+    /// Nothing was received on a link for too long.
     pub(super) fn unheard(
         &mut self,
         one: Incarnation,
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Something may be silent from now on: its links are looked at when that would be noticed.
+    /// The process may send nothing from now on: checks its links when their timeout is over.
     pub(super) fn watch_links_of(&mut self, incarnation: Incarnation) {
         for other in self.links.of(incarnation) {
             let lease_generation = self.links.link(incarnation, other).lease_generation;

@@ -1,5 +1,5 @@
-//! A session at its owner: the real [`Session`] and the real [`Ownership`], and what stands
-//! between them, their connections and the tenant's server.
+//! A session at its owner: the [`Session`] and the [`Ownership`] of the product, and the model that
+//! connects them with their connections and the tenant's server.
 
 mod keeping;
 mod peers;
@@ -24,19 +24,19 @@ use super::redis::{Answer as RedisAnswer, Command, TTL};
 use super::tools::{Did, Instance};
 use super::world::{Happening, Timer, World};
 
-/// How often it is looked at whether a node may act that a session is to begin at.
+/// How often a new session checks whether its node may act, in milliseconds.
 const STORE_POLL: u64 = 20;
 
-/// How long a new session waits for its record.
+/// How long a new session waits for its record, in milliseconds.
 const CREATE_MS: u64 = 10_000;
 
-/// How long a node that drains goes on forwarding when its sessions have had their time.
+/// How long a draining node still forwards requests after the drain time, in milliseconds.
 const END_GRACE: u64 = 10_000;
 
-/// How long a DELETE waits until the end of its session is written.
+/// How long a DELETE waits until the end of its session is written, in milliseconds.
 const END_PATIENCE: u64 = 10_000;
 
-/// A connection that a session speaks to.
+/// A connection that a session writes to.
 #[derive(Clone, Copy, Debug)]
 struct Sink {
     id: SinkId,
@@ -49,29 +49,29 @@ struct Sink {
 pub(super) struct Owned {
     session: Session,
     ownership: Option<Ownership>,
-    /// In which lease generation it acts.
+    /// The owner's token and node.
     pub(super) owner: Owner,
     sinks: Vec<Sink>,
     instance: Option<Instance>,
     /// An operation of the ownership is under way.
     busy: bool,
-    /// What happened, and was not told to the session yet.
+    /// Events that the session has not processed yet.
     following: VecDeque<Event>,
-    /// What waits for the record.
+    /// Effects that wait for the record.
     held: Vec<Effect>,
     created_at: u64,
     creating: Option<Record>,
-    /// For when it set its clock.
+    /// The time of its timer.
     armed: Option<u64>,
     pub(super) over: bool,
-    /// When the record became its own.
+    /// The generations in which the record became its own.
     acquired: Acquired,
-    /// The connection that made it, and what its client asked.
+    /// The connection that created the session, and the request of its client.
     begun_by: Option<(ConnId, Request)>,
 }
 
 impl World {
-    // ---- Coming to be ----
+    // ---- Creating ----
 
     /// A session is created here.
     pub(super) fn create_session(&mut self, at: Incarnation, conn: ConnId, request: Request) {
@@ -149,7 +149,7 @@ impl World {
         SinkId(process.next_sink)
     }
 
-    /// This number, or the next that no session had before.
+    /// This number, or the next one that no session had before.
     fn new_session(&mut self, mut number: u64) -> u64 {
         while !self.session_numbers.insert(number) {
             number += 1;
@@ -157,7 +157,7 @@ impl World {
         number
     }
 
-    /// A number that no instance of a tenant's server had before: payloads are told apart by it.
+    /// A number that no instance of a tenant's server had before: it distinguishes their payloads.
     fn new_instance(&mut self) -> u64 {
         let mut number = self.random() % 1_000_000;
         while !self.instances.insert(number) {
@@ -166,7 +166,7 @@ impl World {
         number
     }
 
-    /// The session that a connection made.
+    /// The session that a connection created.
     pub(super) fn new_session_of(&self, at: Incarnation, conn: ConnId) -> Option<SessionId> {
         let process = self.processes.get(&at)?;
         let by = |owned: &Owned| owned.begun_by.as_ref().is_some_and(|(by, _)| *by == conn);
@@ -174,7 +174,7 @@ impl World {
         created.map(|(session, _)| session.clone())
     }
 
-    /// The record of a new session is made, or cannot be.
+    /// The record of a new session was created, or cannot be.
     pub(super) fn created(&mut self, at: Incarnation, id: &SessionId, came: Result<(), Error>) {
         let Some(mut owned) = self.take(at, id) else { return };
         let Some(record) = owned.creating.clone() else { return self.put(at, id, owned) };
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// A session that was claimed.
+    /// This node has claimed the session.
     pub(super) fn adopt(
         &mut self,
         at: Incarnation,
@@ -262,7 +262,7 @@ impl World {
         self.live(at, id, owned);
     }
 
-    // ---- Living ----
+    // ---- Running ----
 
     fn take(&mut self, at: Incarnation, id: &SessionId) -> Option<Owned> {
         self.processes.get_mut(&at)?.sessions.remove(id)
@@ -274,14 +274,14 @@ impl World {
         }
     }
 
-    /// Something happened to a session.
+    /// Passes an event to a session.
     fn happened(&mut self, at: Incarnation, id: &SessionId, event: Event) {
         let Some(mut owned) = self.take(at, id) else { return };
         owned.following.push_back(event);
         self.live(at, id, owned);
     }
 
-    /// May the session be acted for now?
+    /// Whether the node may act for the session now.
     fn may_act(&self, at: Incarnation, id: &SessionId, owned: &mut Owned) -> bool {
         if !self.rules.acts_by_lease {
             return true;
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    /// Lives through what has happened, does what the ownership asks for, and sets its clock.
+    /// Processes all events, performs the operations of the ownership, and sets the timer.
     fn live(&mut self, at: Incarnation, id: &SessionId, mut owned: Owned) {
         while owned.creating.is_none() && !owned.over && self.may_act(at, id, &mut owned) {
             let now = self.clock_of(at);
@@ -315,7 +315,7 @@ impl World {
                 self.perform(at, id, &mut owned, effect);
             }
             if owned.over && owned.ownership.is_none() {
-                // It never was.
+                // The session never had a record.
                 self.retry_those_of(at, id);
                 return;
             }
@@ -357,7 +357,7 @@ impl World {
         self.after(wait, Happening::Rings(at, Timer::Session(id.clone())));
     }
 
-    /// The session's clock rang, or its node may do again what it could not.
+    /// The timer of the session fired, or its node may act again.
     pub(super) fn look_after(&mut self, at: Incarnation, id: &SessionId) {
         let Some(mut owned) = self.take(at, id) else { return };
         owned.armed = None;
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    // ---- What the session asks for ----
+    // ---- Effects of the session ----
 
     fn perform(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned, effect: Effect) {
         match effect {
@@ -390,7 +390,7 @@ impl World {
             }
             Effect::Write { sink, frame } => {
                 let Some(sink) = owned.sink(sink) else { return };
-                let owns = self.acted(id, owned, "a client was told something");
+                let owns = self.acted(id, owned, "an event was sent to a client");
                 if let Frame::Message { id: Some(event), .. } = &frame
                     && owns
                 {
@@ -456,7 +456,7 @@ impl World {
         }
     }
 
-    /// Tells the session what became of its end in the store, and its DELETEs with it.
+    /// Passes the result of its end in the store to the session, which answers its DELETEs.
     fn end_told(&mut self, at: Incarnation, owned: &mut Owned, durable: bool) {
         let (now, mut effects) = (self.clock_of(at), Vec::new());
         owned.session.step(now, Event::Ended { durable }, &mut effects);
@@ -469,7 +469,7 @@ impl World {
         }
     }
 
-    /// The end of a session was not written for too long: its DELETEs wait no longer.
+    /// The end of a session was not written in time: its DELETEs no longer wait.
     pub(super) fn end_takes_too_long(&mut self, at: Incarnation, id: &SessionId) {
         let Some(mut owned) = self.take(at, id) else { return };
         if owned.over {
@@ -482,7 +482,7 @@ impl World {
         self.checker.acts(self.now, id, owned.owner, &self.plan, what)
     }
 
-    /// Says something to a connection, here or elsewhere.
+    /// Sends to a connection at this node or at another one.
     fn say(&mut self, at: Incarnation, sink: Sink, reply: PeerReply) {
         let Sink { from, conn, attachment, .. } = sink;
         if from == at {

@@ -1,74 +1,75 @@
-//! One run's shape: how many take part, what goes wrong and when, and the times that
-//! everybody keeps to.
+//! The parameters of one run: the numbers of nodes and clients, the faults with their times, and
+//! the times of the protocol.
 
 use super::client::Do;
 use super::faults::{Fault, random_faults};
 use super::rng::Rng;
 
-/// One run's shape. All times in milliseconds.
+/// The parameters of one run. All times are in milliseconds.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) nodes: usize,
     pub(super) clients: usize,
     pub(super) faults: Vec<(u64, Fault)>,
-    /// What goes wrong so long after Redis first did such a command. One at a time, in order.
+    /// Faults that occur so long after Redis first executed such a command. One at a time, in
+    /// order.
     pub(super) triggers: Vec<Trigger>,
-    /// What the one client does, where it does only what it is told.
+    /// The actions of the one client, if the client is scripted.
     pub(super) script: Vec<(u64, Do, usize)>,
-    /// From here on nothing goes wrong, and clients ask for nothing new.
+    /// From here on there are no faults, and clients start no new calls.
     pub(super) calm_at: u64,
-    /// From here on each session is tried at each node.
+    /// From here on each client tries its session at each node.
     pub(super) probe_at: u64,
     pub(super) ends_at: u64,
-    /// How far a clock may run wrong, in millionths.
+    /// The largest error of the rate of a clock, in millionths.
     pub(super) drift: u64,
     pub(super) lease: u64,
     pub(super) renew: u64,
     pub(super) margin: u64,
     pub(super) stabilisation: u64,
     pub(super) hold: u64,
-    /// How long an answer of Redis's is waited for.
+    /// How long a process waits for an answer of Redis.
     pub(super) redis_patience: u64,
-    /// How long a peer may be silent.
+    /// How long a peer may send nothing.
     pub(super) silence: u64,
     pub(super) drain: u64,
     pub(super) needs_replica: bool,
-    /// How many links of a killed process its system resets, in percent, as it does where the
-    /// process left bytes unread. It closes the others in order.
+    /// How many links of a killed process its system resets, in percent, as it does if the process
+    /// left bytes unread. It closes the other links in order.
     pub(super) resets: u64,
-    /// How long a session lies idle before it leaves memory; 0 for never.
+    /// How long a session is idle before it leaves memory; 0 for never.
     pub(super) sleep_secs: u64,
-    /// Where clients begin; anywhere, where it is not said.
+    /// The node at which clients create their sessions; any node, if it is not given.
     pub(super) born_at: Option<usize>,
-    /// How long records and logs stand that nobody refreshes.
+    /// How long records and logs are kept without a refresh.
     pub(super) ttl: u64,
     /// How long a client waits at most for the final response to a call.
     pub(super) answers_within: u64,
-    /// Nothing goes wrong that may cost a session its owner.
+    /// No fault of the run may cost a session its owner.
     pub(super) keeps_owners: bool,
     /// How many entries of a log can be replayed.
     pub(super) log_events: usize,
-    /// How often instances of the tenant's server say something unasked; 0 for never.
+    /// How often instances of the tenant's server send a message of their own; 0 for never.
     pub(super) chat: u64,
 }
 
-/// Something goes wrong when Redis has done something.
+/// A fault that occurs after Redis has executed a command.
 #[derive(Clone, Debug)]
 pub(super) struct Trigger {
-    /// How the command begins, as the trace has it.
+    /// How the command begins in the trace.
     pub(super) command: &'static str,
     pub(super) after: u64,
     pub(super) fault: Fault,
 }
 
-/// How long the final response to a call may take, whatever goes wrong that seeds make go wrong.
+/// How long the final response to a call may take, whatever faults a seed selects.
 const ANSWERS_WITHIN: u64 = 75_000;
 
 /// How long a probe may take.
 pub(super) const PROBE: u64 = 4_000;
 
 impl Plan {
-    /// Three nodes, and nothing goes wrong.
+    /// Three nodes without faults.
     pub fn quiet() -> Self {
         let (renew, margin) = (1_000, 1_000);
         let calm_at = 30_000;
@@ -103,7 +104,7 @@ impl Plan {
         .calm_from(calm_at)
     }
 
-    /// Whatever the seed makes go wrong.
+    /// The plan of a seed, with random faults.
     pub(super) fn random(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x005E_ED0F_F417);
         let mut plan = Self {
@@ -118,7 +119,7 @@ impl Plan {
         plan
     }
 
-    /// This goes wrong at these times, and then all is calm.
+    /// These faults occur at these times. Afterwards there are no faults.
     pub(super) fn with(self, faults: impl IntoIterator<Item = (u64, Fault)>) -> Self {
         let faults: Vec<_> = faults.into_iter().collect();
         let script = self.script.iter().map(|(at, ..)| *at);
@@ -126,19 +127,19 @@ impl Plan {
         Self { faults, ..self }.calm_from((last + 8_000).max(20_000))
     }
 
-    /// This goes wrong when Redis has done something, and then all is calm.
+    /// These faults occur after commands of Redis. Afterwards there are no faults.
     pub(super) fn on(self, triggers: Vec<Trigger>) -> Self {
         Self { triggers, ..self }
     }
 
     fn calm_from(self, calm_at: u64) -> Self {
-        // Long enough for leases, stabilisation, holding, and whatever asks last.
+        // Long enough for leases, stabilisation, the hold time, and the last requests.
         let probe_at = calm_at + 50_000;
         let ends_at = probe_at + PROBE * 4;
         Self { calm_at, probe_at, ends_at, ..self }
     }
 
-    /// Which node a client that probes now goes to; `None` before.
+    /// The node that a client with a probe connects to now; `None` before the probes begin.
     pub(super) fn probe_of(&self, now: u64, client: usize) -> Option<usize> {
         let since = now.checked_sub(self.probe_at)?;
         Some((since / PROBE) as usize + client)

@@ -1,4 +1,4 @@
-//! One life of a node: its clock, its lease, what it knows of the others and of Redis.
+//! One incarnation of a node: its clock, its lease, and its state of the other nodes and of Redis.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,101 +17,101 @@ use super::owner::Owned;
 use super::redis::{Answer, Command, brief};
 use super::world::{Happening, Tag, Timer, World};
 
-/// What a command was sent for.
+/// The purpose of a command.
 #[derive(Clone, Debug)]
 pub(super) enum Purpose {
     Renew(Renewal),
     Nodes,
     Primaries,
-    /// Where is the session that this connection wants?
+    /// Reads the record of the session of this connection.
     Locate(ConnId, u64, Option<u64>),
-    /// Is the owner there, which the record names?
+    /// Reads the lease of the owner that the record names.
     Presence(ConnId, u64, Box<ownership::Record>, Option<u64>),
-    /// Is the lease of this peer over, while this node's own holds?
+    /// Reads whether the lease of this peer is over, while this node's own lease holds.
     Lapsed(Incarnation, Option<u64>),
     Claim(SessionId),
-    /// To give up what was claimed for another node.
+    /// Releases a session that was claimed for another node.
     PassOn(SessionId),
     Ownership(SessionId),
     Create(SessionId),
-    /// The tombstone of this number is written in this generation.
+    /// Writes the tombstone of this number in this generation.
     Tombstone(u64, u64),
-    /// The dial loop of this number looks at the lease of a peer.
+    /// The dial loop of this number reads the lease of a peer.
     LookPresence(Incarnation, u64),
-    /// Its failure detector found the peer dead.
+    /// The failure detector found the peer dead.
     MarkDead(Incarnation, u64),
-    /// This process has the address of a former one; tried so often before.
+    /// Marks a former process of this address dead; the number counts earlier attempts.
     BuryFormer(Incarnation, u32),
 }
 
-/// How long a renewal after a lost link is waited for where nothing else is to do, and how often
-/// that is looked at, in milliseconds.
+/// The longest wait for a renewal after a lost link, and the interval of the checks whether it was
+/// answered, in milliseconds.
 pub(super) const DOUBT_MS: u64 = 500;
 const DOUBT_POLL_MS: u64 = 5;
 
 impl Purpose {
-    /// Does it decide by whether this node held its lease meanwhile?
+    /// Whether the answer is only valid if this node held its lease in the meantime.
     fn reads_the_lease(&self) -> bool {
         matches!(self, Self::Locate(..) | Self::Presence(..) | Self::Lapsed(..) | Self::Claim(_))
     }
 }
 
-/// How long something may be on its way to a client.
+/// How long an event may be on its way to a client, in milliseconds.
 pub(super) const ON_ITS_WAY: u64 = 50;
 
-/// A command that is waited for.
+/// A command whose answer the process waits for.
 #[derive(Debug)]
 pub(super) struct Waited {
     purpose: Purpose,
     command: Command,
-    /// It was answered while the process doubts its lease. Until this time that is waited for.
+    /// Until when an answer waits that arrived while the process doubts its lease.
     until: Option<u64>,
 }
 
-/// A claim under way, and who waits for it.
+/// A claim that was sent and has no answer yet.
 #[derive(Debug)]
 pub(super) struct Claiming {
     pub(super) new: ownership::Owner,
-    /// The lease generation in which it was asked.
+    /// The lease generation in which the claim was sent.
     pub(super) lease_generation: Option<u64>,
-    /// The failover generation of the primary when it was asked.
+    /// The failover generation of the primary when the claim was sent.
     pub(super) failover_generation: u64,
-    /// It is given up at once.
+    /// The session is released at once after the claim.
     pub(super) passes_on: bool,
 }
 
-/// One life of a node.
+/// One incarnation of a node.
 pub(super) struct Process {
     pub(super) slot: usize,
     pub(super) incarnation: Incarnation,
-    /// What its clock shows at `started`, and how fast it runs, in millionths.
+    /// The clock shows `shows` at the time `since`, and runs at `rate`, in millionths.
     shows: u64,
     since: u64,
     rate: u64,
     pub(super) paused: bool,
     pub(super) backlog: VecDeque<Happening>,
     pub(super) lease: LeaseValidity,
-    /// A renewal is under way; another is sent when that has ended.
+    /// A renewal was sent and has no answer yet; the next one is sent afterwards.
     renews: bool,
     renew_again: bool,
-    /// The timers that count.
+    /// The numbers of the current timers; earlier timers are ignored.
     renew_timer: u64,
     look_timer: u64,
-    /// The primary that it knows of, and the failovers that it has seen.
+    /// The primary that the process knows, and the failovers that it has seen.
     pub(super) failovers: FailoverTracker,
-    /// The server that its connection leads to.
+    /// The Redis server of its connection.
     pub(super) connected: Option<PrimaryId>,
     /// Its connection stays with a former primary.
     pub(super) split: bool,
     pub(super) members: BTreeMap<Incarnation, Lease>,
-    /// Where each process that it ever knew is.
+    /// The address of each process that it ever knew.
     pub(super) addresses: BTreeMap<Incarnation, usize>,
-    /// Its links, as far as it has noticed: of members, and of those that there is one to.
+    /// Its links, as far as it has noticed: to members, and to other processes with a link.
     pub(super) peers: BTreeMap<Incarnation, PeerLinks>,
     /// Peers that it is connecting to.
     pub(super) dials: BTreeMap<Incarnation, Dial>,
     pub(super) next_dial: u64,
-    /// It has looked which former processes had its address.
+    /// It has checked which former processes had its address.
     pub(super) has_met: bool,
     pub(super) known: BTreeMap<SessionId, Incarnation>,
     pub(super) sessions: BTreeMap<SessionId, Owned>,
@@ -119,46 +119,46 @@ pub(super) struct Process {
     pub(super) connections: BTreeMap<ConnId, RoutedConnection>,
     pub(super) waited: BTreeMap<Tag, Waited>,
     pub(super) draining: bool,
-    /// Since when, by the world's clock.
+    /// When the drain began, by the world's clock.
     pub(super) draining_since: u64,
-    /// Of sessions that ended here.
+    /// The tombstones of sessions that ended here.
     pub(super) tombstones: Tombstones,
-    /// How many of them are being written, and whether to look again when all are answered.
+    /// How many of them are being written, and the delay of the next write when all are answered.
     writes_tombstones: u64,
     look_again: Option<u64>,
-    /// The balancer sends nothing new.
+    /// The balancer gives no new connections to this process.
     pub(super) out_of_rotation: bool,
-    /// Connections of other nodes that sessions here speak with.
+    /// The newest number of a sink of a session.
     pub(super) next_sink: u64,
 }
 
 impl Process {
-    /// What its clock shows, in milliseconds.
+    /// The time of its clock, in milliseconds.
     pub(super) fn clock(&self, now: u64) -> u64 {
         self.shows + now.saturating_sub(self.since) * self.rate / 1_000_000
     }
 
-    /// The generation of its lease, where it may act.
+    /// The generation of its lease, if the process may act.
     pub(super) fn lease_generation(&self, now: u64) -> Option<u64> {
         self.lease.generation_if_valid(self.clock(now))
     }
 
-    /// Did it hold a lease a moment ago, when it wrote what now arrives?
+    /// Whether the process held a lease when it wrote what arrives now.
     pub(super) fn held_a_lease(&self, now: u64) -> bool {
         self.clock(now) < self.lease.until_ms() + ON_ITS_WAY
     }
 
-    /// The primary that it knows of.
+    /// The primary that the process knows.
     pub(super) fn known_primary(&self) -> Option<PrimaryId> {
         self.failovers.primaries().first().copied()
     }
 
-    /// Did the session end here, as it knows?
+    /// Whether the process has a tombstone of the session.
     pub(super) fn has_tombstone(&self, session: &SessionId) -> bool {
         self.tombstones.sessions().any(|ended| ended == session)
     }
 
-    /// What it knows of the primary, which keeps everything.
+    /// What the process knows of the primary, which keeps all slots.
     pub(super) fn generation(&self, now: u64) -> Generation {
         self.failovers.generation(|| 0, || 0, self.clock(now))
     }
@@ -167,7 +167,7 @@ impl Process {
         self.waited.contains_key(&tag)
     }
 
-    /// Its clock stood still since `at`, as that of a machine does which is frozen whole.
+    /// Its clock stopped at `at`, as the clock of a frozen machine does.
     pub(super) fn forget_time(&mut self, now: u64, at: u64) {
         self.shows = self.clock(at);
         self.since = now;
@@ -228,8 +228,8 @@ impl World {
         self.look_around(incarnation);
     }
 
-    /// The process is gone, and everything in it. `closes`: its system closes its links in
-    /// order, unless the process left bytes unread.
+    /// Ends the process and its state. `closes`: its system closes its links in order, unless the
+    /// process left bytes unread.
     pub(super) fn kill(&mut self, incarnation: Incarnation, seen_after: u64, closes: bool) {
         let Some(process) = self.processes.remove(&incarnation) else { return };
         let name = brief(incarnation);
@@ -243,7 +243,7 @@ impl World {
         self.cut_clients_of(incarnation, seen_after);
     }
 
-    // ---- What it asks Redis ----
+    // ---- Commands to Redis ----
 
     pub(super) fn send_for(
         &mut self,
@@ -269,7 +269,7 @@ impl World {
     pub(super) fn answered(&mut self, to: Incarnation, tag: Tag, answer: Answer) {
         let Some(process) = self.processes.get_mut(&to) else { return };
         let Some(waited) = process.waited.get_mut(&tag) else { return };
-        // Whether the lease is held is known when the next renewal is answered.
+        // Whether the process held its lease is known when the next renewal is answered.
         let until = *waited.until.get_or_insert(self.now + DOUBT_MS);
         if waited.purpose.reads_the_lease() && process.lease.is_doubted() && self.now < until {
             self.after(DOUBT_POLL_MS, Happening::Answered { to, tag, answer });
@@ -282,7 +282,7 @@ impl World {
                     self.renewed(to, renewal, renewed.was_there);
                 }
                 Err(Error::MarkedDead { .. }) => self.buried(to),
-                // An answer that does not come is worth a second request before the lease ends.
+                // A renewal without an answer is sent again before the lease ends.
                 Err(_) => self.renew_in(to, self.timing().retry_ms()),
             },
             (Purpose::Nodes, Answer::Nodes(Ok(leases))) => self.met(to, leases),
@@ -321,7 +321,7 @@ impl World {
 
     // ---- The lease ----
 
-    /// Renews the lease now, or as soon as the renewal under way has ended.
+    /// Renews the lease now, or as soon as the current renewal has ended.
     pub(super) fn renew(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         if std::mem::replace(&mut process.renews, true) {
@@ -346,7 +346,7 @@ impl World {
         self.send_for(at, Command::Renew(lease, ttl), Purpose::Renew(renewal));
     }
 
-    /// The renewal under way has ended; the next is sent so much later.
+    /// The current renewal has ended; the next one is sent so much later.
     fn renew_in(&mut self, at: Incarnation, millis: u64) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         process.renews = false;
@@ -358,7 +358,7 @@ impl World {
         self.after(millis, Happening::Rings(at, timer));
     }
 
-    /// Learns which nodes and primaries there are, and does so again and again.
+    /// Reads the nodes and primaries now, and repeats that at each interval.
     pub(super) fn look_around(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         process.look_timer += 1;
@@ -381,7 +381,8 @@ impl World {
         }
     }
 
-    /// It was marked dead while it lived: it stops at once, and its supervisor starts another.
+    /// The process was marked dead while it was running: it stops at once, and its supervisor
+    /// starts another one.
     fn buried(&mut self, at: Incarnation) {
         let Some(slot) = self.slot_of(at) else { return };
         let name = self.name(at);
@@ -406,7 +407,7 @@ impl World {
         self.write_tombstones(at);
     }
 
-    /// Sessions that ended here stay ended, whatever a failover forgot.
+    /// Writes the tombstones again: sessions that ended here stay ended after a failover.
     pub(super) fn write_tombstones(&mut self, at: Incarnation) {
         if !self.rules.remembers_ends {
             return;
@@ -418,7 +419,7 @@ impl World {
             return;
         }
         let (clock, generation) = (process.clock(now), process.generation(now).number);
-        // Fewer end in a run than are due at once.
+        // Fewer sessions end in a run than one call returns.
         let due = process.tombstones.due_tombstones(0, clock, |_| generation);
         process.writes_tombstones = due.len() as u64;
         for due in due {
@@ -449,7 +450,7 @@ impl World {
         }
     }
 
-    /// Is the stabilisation done that follows a failover and its start?
+    /// Whether the stabilisation after a failover, and after the start, is done.
     pub(super) fn is_stable(&self, at: Incarnation) -> bool {
         let process = self.processes.get(&at);
         process.is_some_and(|process| {
@@ -457,7 +458,7 @@ impl World {
         })
     }
 
-    /// How nodes keep their leases.
+    /// The times of the leases.
     fn timing(&self) -> validity::Timing {
         validity::Timing {
             lease_ms: self.plan.lease,
@@ -466,7 +467,7 @@ impl World {
         }
     }
 
-    /// Does a lease that is gone prove that its node may not act?
+    /// Whether a missing lease proves that its node may not act.
     pub(super) fn lapse_proves(&self, at: Incarnation) -> Result<(), Undecided> {
         let process = self.processes.get(&at).ok_or(Undecided::NoLease)?;
         let now = process.clock(self.now);
@@ -478,7 +479,7 @@ impl World {
         let linked = self.links.of(at);
         let lease_generation = self.lease_generation_of(at);
         let Some(process) = self.processes.get_mut(&at) else { return };
-        // Whoever is about to leave ends its links itself.
+        // A node that drains ends its links itself.
         let leaves =
             |peer: &Incarnation| process.members.get(peer).is_some_and(|lease| lease.draining);
         let has_none = |peer: &Incarnation| leases.iter().all(|lease| lease.incarnation != *peer);
@@ -511,8 +512,8 @@ impl World {
         }
     }
 
-    /// A peer may not act any more, and others may claim what was its own: what was brought
-    /// to it goes elsewhere. By the same proof as for claims.
+    /// The lease of a peer is over, and other nodes may claim its sessions: the requests that were
+    /// sent to it are sent to another owner. The proof is the same as for claims.
     fn lapsed(&mut self, at: Incarnation, peer: Incarnation, lease_generation: Option<u64>) {
         let holds = lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
         if holds && self.lapse_proves(at).is_ok() {
@@ -568,12 +569,12 @@ impl World {
         }
     }
 
-    /// What a process writes to a client of its own, if that is still there.
+    /// A process writes to a client of its own, if the connection is still open.
     pub(super) fn answer_client(&mut self, conn: ConnId, sent: ClientEvent) {
         self.tell(conn, sent);
     }
 
-    /// Is the peer known to hold a lease?
+    /// The lease of a peer, if the process knows it as a member.
     pub(super) fn presence_of_member(
         &self,
         at: Incarnation,

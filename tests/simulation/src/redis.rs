@@ -1,9 +1,9 @@
-//! A model of Redis as the store's client sees it: one primary, perhaps a former one that
-//! does not know it yet, and what a failover makes them forget.
+//! A model of Redis for the store's client: one primary, perhaps a former one that does not know it
+//! yet, and the data that a failover loses.
 //!
-//! What a command does is what [`store::Memory`] does, which is held to the same contract
-//! as the real thing. Each write is remembered, so that a server can be made anew that
-//! has seen all of them but the last, or none about one session.
+//! The effect of a command is that of [`store::Memory`], which has the same contract tests as the
+//! real Redis. Each write is recorded, so that a server can be built that has executed all writes
+//! except the last ones, or except those of one session.
 
 use std::fmt;
 use std::future::Future;
@@ -22,7 +22,7 @@ use ownership::{
 use protocol::SessionId;
 use store::{Memory, Store};
 
-/// What a node asks Redis for.
+/// The commands of a node.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
     Create(SessionId, Record),
@@ -36,12 +36,12 @@ pub(super) enum Command {
     Renew(Lease, u64),
     Nodes,
     Presence(Incarnation),
-    /// Whom, by whom, and who is dead as well.
+    /// The node, the node that marks it, and the nodes that are dead as well.
     MarkDead(Incarnation, Incarnation, Vec<Incarnation>, Option<u64>),
     Primaries,
 }
 
-/// What Redis says to it.
+/// The answers of Redis.
 #[derive(Debug)]
 pub(super) enum Answer {
     Done(Result<(), Error>),
@@ -56,14 +56,14 @@ pub(super) enum Answer {
     Primaries(Result<PrimaryId, Error>),
 }
 
-/// How long tombstones and dead marks stand: longer than any run.
+/// How long tombstones and dead marks are kept: longer than any run.
 pub(super) const TTL: Duration = Duration::from_secs(3_600);
 
-/// How long a primary without replica goes on taking writes where it must not.
+/// How long a primary without a replica still accepts writes if it needs one, in milliseconds.
 pub(super) const MAX_LAG: u64 = 2_000;
 
 impl Command {
-    /// Whose keys it touches, where it is about a session.
+    /// The session of the command, if it has one.
     pub(super) fn session(&self) -> Option<&SessionId> {
         match self {
             Self::Create(session, _)
@@ -85,7 +85,7 @@ impl Command {
         !matches!(self, Self::Read(_) | Self::Nodes | Self::Presence(_) | Self::Primaries)
     }
 
-    /// Is it refused where memory is short?
+    /// Whether the command is refused if memory is short.
     fn grows(&self) -> bool {
         match self {
             Self::Append(batch) => !batch.entries.is_empty(),
@@ -94,12 +94,12 @@ impl Command {
         }
     }
 
-    /// Is it done only by a primary that its node was told of?
+    /// Whether the command is only executed by a primary that its node knows.
     pub(super) fn is_for_a_told_primary(&self) -> bool {
         matches!(self, Self::Claim(..) | Self::Release(..))
     }
 
-    /// The answer to it that says nothing.
+    /// The answer if the result of the command is unknown.
     pub(super) fn unanswered(&self, why: &str) -> Answer {
         let error = || Error::Unavailable(io::Error::other(why.to_owned()));
         match self {
@@ -116,7 +116,7 @@ impl Command {
         }
     }
 
-    /// In few words, for the trace.
+    /// A short text for the trace.
     pub(super) fn brief(&self) -> String {
         match self {
             Self::Append(batch) => format!(
@@ -154,7 +154,7 @@ impl Command {
 }
 
 impl Answer {
-    /// In few words, for the trace.
+    /// A short text for the trace.
     pub(super) fn brief(&self) -> String {
         fn of<T>(result: &Result<T, Error>, ok: impl FnOnce(&T) -> String) -> String {
             match result {
@@ -194,12 +194,12 @@ impl Answer {
     }
 }
 
-/// A token, as people tell them apart.
+/// A short text for a token.
 pub(super) fn short(token: Token) -> String {
     format!("{}.{:04x}", token.counter, token.random >> 48)
 }
 
-/// An incarnation, as people tell them apart.
+/// A short text for an incarnation.
 pub(super) fn brief(incarnation: Incarnation) -> String {
     format!("{:04x}", incarnation.0 >> 48)
 }
@@ -209,13 +209,13 @@ struct Server {
     id: PrimaryId,
     memory: Memory,
     clock: Arc<AtomicU64>,
-    /// How far its clock is ahead of the world's.
+    /// How far its clock is ahead of the world's clock, in milliseconds.
     ahead: u64,
-    /// Every write it took, and when by the world's clock.
+    /// Every write that it executed, with its time by the world's clock.
     history: Vec<(u64, Command)>,
-    /// From when on it has no replica that listens.
+    /// Since when it has no connected replica.
     alone_since: Option<u64>,
-    /// How long records and logs stand.
+    /// How long records and logs are kept.
     ttl: Duration,
 }
 
@@ -228,8 +228,8 @@ impl Server {
         Self { id, memory, clock, ahead, history: Vec::new(), alone_since: None, ttl }
     }
 
-    /// A server that has seen these writes. Expiry is replicated as a time of day, so what
-    /// its own clock says about it counts only from now on.
+    /// A server that has executed these writes. Expiry is replicated as a time of day, so its own
+    /// clock affects expiry only from now on.
     fn replay(id: PrimaryId, ahead: u64, from: &Self, history: Vec<(u64, Command)>) -> Self {
         let mut server = Self::new(id, ahead, from.ttl);
         for (at, command) in &history {
@@ -248,7 +248,7 @@ impl Server {
         self.perform(command)
     }
 
-    /// Does a script name a key of a session that is not there? Who reads names one key.
+    /// Whether a script names a key of a session that does not exist. A read names only one key.
     fn lacks_a_key_of(&self, now: u64, command: &Command) -> bool {
         let Some(session) = command.session().filter(|_| !matches!(command, Command::Read(_)))
         else {
@@ -285,7 +285,7 @@ impl Server {
                 Answer::Renewed(at_once(memory.renew(lease, Duration::from_millis(ttl))))
             }
             Command::Nodes => Answer::Nodes(at_once(memory.nodes()).map(|mut leases| {
-                // Kept in a map whose order is chance.
+                // The leases are kept in a map with a random order.
                 leases.sort_by_key(|lease| lease.incarnation);
                 leases
             })),
@@ -298,19 +298,19 @@ impl Server {
     }
 }
 
-/// Every Redis server that somebody may still be connected to.
+/// Every Redis server that a node may still be connected to.
 pub(super) struct Redis {
     servers: Vec<Server>,
-    /// The one that a new connection finds.
+    /// The server of a new connection.
     current: PrimaryId,
     next_id: u128,
-    /// Memory is short: what grows is refused.
+    /// Memory is short: commands that need more memory are refused.
     pub(super) full: bool,
     /// `min-replicas-to-write` is set.
     pub(super) needs_replica: bool,
     /// Nothing is executed before this time.
     pub(super) away_until: u64,
-    /// Until then the slots of all sessions are on the move.
+    /// Until then the slots of all sessions are being moved.
     pub(super) moves_until: u64,
     ttl: Duration,
 }
@@ -337,7 +337,7 @@ impl Redis {
         }
     }
 
-    /// The primary that a new connection finds.
+    /// The primary of a new connection.
     pub(super) fn current(&self) -> PrimaryId {
         self.current
     }
@@ -348,8 +348,8 @@ impl Redis {
         current.map_or(0, |server| server.ahead)
     }
 
-    /// Does a command that came to this server. `None` where there is no such server any
-    /// more: nobody will ever answer.
+    /// Executes a command that arrived at this server. `None` if the server no longer exists: the
+    /// command has no answer.
     pub(super) fn execute(&mut self, now: u64, at: PrimaryId, command: Command) -> Option<Answer> {
         let (full, needs_replica) = (self.full, self.needs_replica);
         let moves = now < self.moves_until;
@@ -362,14 +362,13 @@ impl Redis {
             return Some(command.unanswered("NOREPLICAS"));
         }
         if moves && server.lacks_a_key_of(now, &command) {
-            // Neither side has all that is named.
+            // Neither side has all keys of the command.
             return Some(command.unanswered("TRYAGAIN"));
         }
         Some(server.execute(now, command))
     }
 
-    /// Does a part of what was asked for, as a script does that fails half way: what it
-    /// writes first is written.
+    /// Executes a part of a command, as a script does that fails half way: its first writes remain.
     pub(super) fn break_off(&mut self, now: u64, at: PrimaryId, command: Command) {
         let Some(server) = self.servers.iter_mut().find(|server| server.id == at) else { return };
         let half = |batch: Batch| {
@@ -379,14 +378,14 @@ impl Redis {
         let begun = match command {
             Command::Append(batch) => Command::Append(half(batch)),
             Command::Reassert(record, batch) => Command::Reassert(record, half(batch)),
-            // Nothing can fail between what these write.
+            // These commands cannot fail between two writes.
             _ => return,
         };
         server.execute(now, begun);
     }
 
-    /// A replica takes over that has not seen what was written after `seen_until`, and whose
-    /// clock is `ahead`. The former primary is gone, or, where it `lives_on`, does not know.
+    /// A replica becomes the primary. It has not seen the writes after `seen_until`, and its clock
+    /// is `ahead`. The former primary is gone, or, if it `lives_on`, does not know of the failover.
     pub(super) fn fail_over(&mut self, now: u64, seen_until: u64, ahead: u64, lives_on: bool) {
         let id = self.new_id();
         let Some(old) = self.servers.iter_mut().find(|server| server.id == self.current) else {
@@ -403,13 +402,13 @@ impl Redis {
         self.current = id;
     }
 
-    /// The former primaries learn that they are: what they alone were told is gone.
+    /// The former primaries learn of the failover: the writes that only they executed are lost.
     pub(super) fn heal(&mut self) {
         let current = self.current;
         self.servers.retain(|server| server.id == current);
     }
 
-    /// It starts again with nothing.
+    /// Redis starts again without data.
     pub(super) fn restart_empty(&mut self) {
         let id = self.new_id();
         self.servers = vec![Server::new(id, 0, self.ttl)];
@@ -456,7 +455,7 @@ impl Redis {
         server.and_then(|server| at_once(server.memory.read_log(session)).ok()).unwrap_or_default()
     }
 
-    /// Every session that the current primary has, but for tombstones.
+    /// Every session that the current primary has, except ended ones.
     pub(super) fn sessions(&mut self, now: u64) -> Vec<SessionId> {
         let mut sessions = self.with_ended();
         sessions.retain(|session| {
@@ -465,7 +464,7 @@ impl Redis {
         sessions
     }
 
-    /// Every session that the current primary was ever told of.
+    /// Every session of a write that the current primary executed.
     pub(super) fn with_ended(&self) -> Vec<SessionId> {
         let Some(server) = self.servers.iter().find(|server| server.id == self.current) else {
             return Vec::new();
@@ -484,10 +483,10 @@ impl Redis {
     }
 }
 
-/// What a future comes to that never waits.
+/// The output of a future that never waits.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => unreachable!("a store in memory answers at once"),
+        Poll::Pending => unreachable!("a store in memory never waits"),
     }
 }

@@ -1,6 +1,6 @@
-//! Where the simulation's chance comes from: one seed, and nothing else.
+//! The random numbers of the simulation, all of one seed.
 
-/// SplitMix64. Good enough spread, and the same on every machine.
+/// SplitMix64. Its distribution is good enough, and its numbers are the same on every machine.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
@@ -17,7 +17,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number of `0..below`; 0 where that is empty.
+    /// A number of `0..below`; 0 if the range is empty.
     pub(super) fn below(&mut self, below: u64) -> u64 {
         if below == 0 { 0 } else { self.next() % below }
     }
@@ -27,17 +27,17 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// Yes, in `percent` of a hundred cases.
+    /// True in `percent` of a hundred cases.
     pub(super) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of them.
+    /// One of the elements.
     pub(super) fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
         of.get(self.below(of.len() as u64) as usize).cloned()
     }
 
-    /// A generator of its own, so that what one part draws shifts nothing elsewhere.
+    /// A separate generator: the numbers that one part draws do not change those of another part.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.next())
     }

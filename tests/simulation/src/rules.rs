@@ -1,4 +1,4 @@
-//! What the simulated nodes keep to, each to be switched off alone.
+//! The rules that the simulated nodes follow; each can be switched off alone.
 //!
 //! The product's own rules, [`ownership::Rule`], can be switched off only in a build with the
 //! feature `mutants`.
@@ -6,29 +6,30 @@
 #[cfg(feature = "mutants")]
 use ownership::{Rule, RuleSet};
 
-/// The rules of the protocol: those of the model around the code under test, and the code's own.
+/// The rules of the protocol: those of the model, and those of the code under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Claims and releases go only to a primary that the node was told of, and a session
-    /// that another does not have is not missing.
+    /// A node sends claims and releases only to the primary that it knows, and accepts only from
+    /// this primary that a session or a lease does not exist.
     pub told_primary: bool,
     /// A node acts only while its lease holds.
     pub acts_by_lease: bool,
-    /// A lost link makes a node renew at once.
+    /// A node renews at once when it loses a link.
     pub renews_on_loss: bool,
     /// A node to which another node still has a link is not marked dead.
     pub links_save: bool,
-    /// A node that holds a lease takes back what it sent to a node whose lease is over.
+    /// A node that holds a lease withdraws the requests that it sent to a node whose lease is over.
     pub leaves_lapsed: bool,
-    /// A node that the record names, and that has no such session, claims it from itself.
+    /// A node that the record names, but that does not have the session, claims it from itself.
     pub self_claims: bool,
-    /// One claim for a session and node at a time; others wait for it.
+    /// A node has at most one claim for a session at a time; other requests wait for it.
     pub one_claim: bool,
     /// Frames and calls of a former attachment are dropped.
     pub numbers_attachments: bool,
-    /// An owner tells its session that the end is durable only when the store has said so.
+    /// An owner reports to its session that the end is durable only after the store has
+    /// acknowledged it.
     pub ends_before_word: bool,
-    /// A node keeps what says that a session is over, and writes it anew after a failover.
+    /// A node keeps the tombstones of ended sessions, and writes them again after a failover.
     pub remembers_ends: bool,
     /// The rules of the code under test.
     #[cfg(feature = "mutants")]
@@ -58,7 +59,7 @@ impl Default for Rules {
 type Off = fn(&mut Rules);
 
 impl Rules {
-    /// Every rule of the model by its name.
+    /// Every rule of the model, by its name.
     const OF_THE_MODEL: &[(&str, Off)] = &[
         ("told_primary", |rules| rules.told_primary = false),
         ("acts_by_lease", |rules| rules.acts_by_lease = false),
@@ -80,12 +81,12 @@ impl Rules {
         names.collect()
     }
 
-    /// All rules but these.
+    /// All rules except these.
     pub fn without(names: &[&str]) -> Self {
         let mut rules = Self::default();
         for name in names {
             let is_known = rules.switch_off_in_the_model(name) || rules.switch_off(name);
-            assert!(is_known, "{name} is no rule, or one that needs the feature `mutants`");
+            assert!(is_known, "{name} is no rule, or needs the feature `mutants`");
         }
         rules
     }

@@ -1,25 +1,25 @@
-//! The tenant's server, one instance for each link that a session opens: what it is told,
-//! what it runs, and what it says.
+//! The tenant's server, with one instance for each link that a session opens: the messages that it
+//! receives, the jobs that it runs, and the messages that it sends.
 
 use std::collections::BTreeMap;
 
 use protocol::{Message, Method, Notification, Request, RequestId, Response};
 use serde_json::{Value, json};
 
-/// What a client may call.
+/// The tools that a client may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Answers within milliseconds.
     Fast,
-    /// Is silent for longer than an answer stays JSON.
+    /// Sends nothing for longer than a response stays JSON.
     Slow,
-    /// Tells its progress.
+    /// Sends progress notifications.
     Steps,
-    /// Asks the client something, and answers with what it was told.
+    /// Asks the client a question, and returns the client's answer.
     Ask,
 }
 
-/// One call, as the client means it.
+/// One call, with the parameters that the client chose.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) call: u64,
@@ -31,7 +31,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// The request that asks for it.
+    /// The request for the call.
     pub(super) fn request(&self) -> Request {
         let harm = if self.idempotent { "read" } else { "count" };
         let kind = match self.kind {
@@ -49,7 +49,7 @@ impl Job {
         Request::new(id, Method::ToolsCall, Some(params.to_string().as_bytes()))
     }
 
-    /// How long one run takes, in milliseconds, where its client answers within 2.5 s.
+    /// How long one run takes, in milliseconds, if its client answers within 2.5 s.
     pub(super) fn work(&self) -> u64 {
         match self.kind {
             Kind::Fast | Kind::Slow => self.millis,
@@ -78,27 +78,27 @@ impl Job {
     }
 }
 
-/// A job under way.
+/// A job that runs.
 #[derive(Debug)]
 struct Running {
     id: RequestId,
     job: Job,
-    /// Steps that were told.
+    /// The number of steps that were sent.
     sent: u64,
-    /// The question that it waits for.
+    /// The question whose answer the job waits for.
     question: Option<(RequestId, String)>,
 }
 
-/// What comes of what an instance is told or does.
+/// The effects of an instance.
 #[derive(Debug)]
 pub(super) enum Did {
-    /// It says this, about the request.
+    /// Sends this message, about the request.
     Say(Message, Option<RequestId>),
-    /// It does the next thing about the request in so many milliseconds.
+    /// Continues with the request after so many milliseconds.
     Later(RequestId, u64),
     /// It began to run a job.
     Ran(Job),
-    /// It got the answer to another question than it asked.
+    /// Received an answer that belongs to another question.
     Misled(String),
 }
 
@@ -106,7 +106,7 @@ pub(super) enum Did {
 #[derive(Debug)]
 pub(super) struct Instance {
     pub(super) number: u64,
-    /// The log level that it was told.
+    /// The log level that it received.
     pub(super) level: Option<String>,
     running: BTreeMap<RequestId, Running>,
     next_question: u64,
@@ -118,7 +118,7 @@ impl Instance {
         Self { number, level: None, running: BTreeMap::new(), next_question: 1, next_chat: 1 }
     }
 
-    /// Takes what the session sends.
+    /// Processes a message of the session.
     pub(super) fn receive(&mut self, message: &Message, did: &mut Vec<Did>) {
         match message {
             Message::Request(request) => self.asked(request, did),
@@ -166,7 +166,7 @@ impl Instance {
         }
     }
 
-    /// The time for the next thing about a request has come.
+    /// The timer of a request has fired.
     pub(super) fn go_on(&mut self, id: &RequestId, did: &mut Vec<Did>) {
         let Some(running) = self.running.get_mut(id) else { return };
         let job = &running.job;
@@ -211,7 +211,7 @@ impl Instance {
                 let result: Value = serde_json::from_slice(&result).unwrap_or_default();
                 let reply = result["content"]["said"].as_str().unwrap_or_default().to_owned();
                 if reply != question {
-                    did.push(Did::Misled(format!("asked {question}, was told {reply}")));
+                    did.push(Did::Misled(format!("asked {question}, got {reply}")));
                 }
                 "answered"
             }
@@ -229,7 +229,7 @@ impl Instance {
         did.push(Did::Say(response.into(), Some(id.clone())));
     }
 
-    /// Says something that belongs to no request.
+    /// Sends a message that belongs to no request.
     pub(super) fn chat(&mut self, did: &mut Vec<Did>) {
         let data = format!("chat {}:{}", self.number, self.next_chat);
         self.next_chat += 1;

@@ -1,4 +1,4 @@
-//! The way to Redis and back: what becomes of a command before it is done, and of its answer.
+//! Commands on their way to Redis, and answers on their way back, with their mishaps.
 
 use ownership::{Incarnation, Marking, Presence, PrimaryId};
 
@@ -6,49 +6,49 @@ use super::plan::Trigger;
 use super::redis::{Answer, Command};
 use super::world::{Happening, Tag, World};
 
-/// How commands to Redis fare now, in percent, and in milliseconds.
+/// The faults of commands to Redis at present, in percent and in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weather {
-    /// Lost on the way there.
+    /// Lost on the way to Redis.
     pub(super) lost: u64,
-    /// Done, and the answer is lost.
+    /// Executed, and the answer is lost.
     pub(super) unheard: u64,
-    /// Done up to `late_by` later.
+    /// Executed up to `late_by` later.
     pub(super) late: u64,
     pub(super) late_by: u64,
-    /// Done twice.
+    /// Executed twice.
     pub(super) twice: u64,
     /// The address from which Redis cannot be reached.
     pub(super) cut_off: Option<usize>,
 }
 
-/// What becomes of one command.
+/// The mishap of one command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mishap {
-    /// It is never done.
+    /// The command is never executed.
     Lost,
-    /// It is done, and the answer is lost.
+    /// The command is executed, and the answer is lost.
     Unheard,
-    /// It is done so much later; whoever sent it waits no longer.
+    /// The command is executed so much later, after the timeout of its sender.
     Late(u64),
-    /// It is done, and done again so much later.
+    /// The command is executed, and executed again so much later.
     Twice(u64),
-    /// It fails when a part of it is done.
+    /// The command fails after a part of it is done.
     Half,
 }
 
-/// How long a link has been up of which its node's lease tells, where all is well.
+/// How long a link has been up when the lease of its node surely names it, without faults.
 const TELLS: u64 = 3_000;
 
 impl World {
-    /// A process sends a command. What comes of it is told to `answered` or `gave_up`.
+    /// A process sends a command. The result is passed to `answered` or `gave_up`.
     pub(super) fn send(&mut self, from: Incarnation, command: Command) -> Tag {
         self.next_tag += 1;
         let tag = self.next_tag;
         let Some(process) = self.processes.get_mut(&from) else { return tag };
         let slot = process.slot;
         let current = self.redis.current();
-        // A connection leads to the server that was there when it was made.
+        // A connection leads to the server that was the primary when the connection was made.
         let at = process.connected.filter(|_| process.split).unwrap_or(current);
         process.connected = Some(at);
         let sent = process.known_primary().is_none_or(|sent| sent == at);
@@ -117,8 +117,9 @@ impl World {
             self.check_mark(&command, &answer);
             self.checker.executed(self.now, &command, &answer);
         } else {
-            // What its process learns nothing of, nobody relies on: a copy that comes late to
-            // a deposed primary. But a claim begins a second history.
+            // A command to a deposed primary whose answer does not reach its process has no effect
+            // on others: for example, a copy that arrives late. But a claim begins a second
+            // history.
             let process = self.processes.get(&from);
             let learns = process.is_some_and(|process| receive_event && process.waits_for(tag));
             if learns || (process.is_some() && matches!(command, Command::Claim(..))) {
@@ -138,7 +139,8 @@ impl World {
             let Trigger { after, fault, .. } = self.plan.triggers.remove(0);
             self.after(after, Happening::Fault(fault));
         }
-        // A told primary also covers that nobody is missing: see the store's `read`.
+        // A known primary is also needed for the answer that a session is missing: see the store's
+        // `read`.
         let answer = match (answer, self.processes.get(&from)) {
             (Answer::Read(Ok(None)), Some(process))
                 if self.rules.told_primary
@@ -146,7 +148,8 @@ impl World {
             {
                 command.unanswered("another primary")
             }
-            // Nor is a node gone whose lease it may have forgotten: see its `presence`.
+            // The same holds for a lease that a primary may have forgotten: see the store's
+            // `presence`.
             (Answer::Presence(Ok(Presence::Gone)), Some(process))
                 if self.rules.told_primary
                     && process.known_primary().is_some_and(|sent| sent != at) =>
@@ -176,8 +179,9 @@ impl World {
         self.after(back, Happening::Answered { to: from, tag, answer });
     }
 
-    /// A living node is not marked dead that can renew its lease; nor one to which another has
-    /// had a link for long enough to tell of it, unless something else stood in the way.
+    /// A running node that can renew its lease must not be marked dead. The same holds for a node
+    /// to which another node has had a link for long enough to name it in its lease, unless another
+    /// fault prevented that.
     fn check_mark(&mut self, command: &Command, answer: &Answer) {
         let (Command::MarkDead(of, by, ..), Answer::Marked(Ok(Marking::Dead))) = (command, answer)
         else {
@@ -189,7 +193,7 @@ impl World {
         }
         if self.checker.is_well(self.now, *of) {
             let (of, by) = (self.name(*of), self.name(*by));
-            return self.checker.breaks(format!("{by} marked {of} dead, which lives and renews"));
+            return self.checker.breaks(format!("{by} marked {of} dead, which runs and renews"));
         }
         let linked = self.links.since(*of, self.now.saturating_sub(TELLS));
         let mut others = linked.into_iter().filter(|other| other != by && lives(other));
@@ -200,8 +204,8 @@ impl World {
         self.checker.breaks(format!("{by} marked {of} dead, to which {other} had a link"));
     }
 
-    /// The connection that a command was sent on is gone: the store's client sends it again
-    /// on a new one, unless it is only for the primary by which it was judged.
+    /// The connection of a command is gone: the store's client sends the command again on a new
+    /// connection, unless the command is only valid at the primary that its node knew.
     fn resend(&mut self, from: Incarnation, tag: Tag, command: Command) {
         let at = self.redis.current();
         let waits = self.processes.get(&from).is_some_and(|process| {

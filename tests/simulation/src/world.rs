@@ -1,7 +1,7 @@
-//! The world of one run: its time, its chance, what is on its way, and who is alive.
+//! The state of one run: time, random numbers, events in flight, and processes.
 //!
-//! One queue of happenings, in the order of their times; of two at one time, the one that
-//! was planned first. Nothing else moves.
+//! All events are in one queue, in the order of their times. Of two events at the same time, the
+//! one that was queued first is first. Nothing else changes the state.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -22,74 +22,74 @@ use super::rng::Rng;
 use super::rules::Rules;
 use super::wire::{Mishap, Weather};
 
-/// Names one command that a process waits for.
+/// The id of one command that a process waits for.
 pub(super) type Tag = u64;
 
-/// What a process set a clock for.
+/// The purpose of a timer of a process.
 #[derive(Clone, Debug)]
 pub(super) enum Timer {
-    /// Renew the lease, by the one timer of this number.
+    /// Renew the lease, if this is the number of the current timer.
     Renew(u64),
-    /// Look which nodes and primaries there are, likewise.
+    /// Read the nodes and primaries, if this is the number of the current timer.
     Look(u64),
-    /// Look after a session.
+    /// Continue with a session.
     Session(SessionId),
-    /// A connection's request is to be tried again, if it is still at this attempt.
+    /// Retry the request of a connection, if it is still at this attempt.
     Again(ConnId, u64),
     /// The dial loop of this number connects to a peer again.
     Dial(Incarnation, u64),
     /// Try again to have a former process of this address marked dead.
     BuryFormer(Incarnation, u32),
-    /// The tenant's server is there.
+    /// The tenant's server is running.
     LinkUp(SessionId, u64),
-    /// An instance of the tenant's server does the next thing.
+    /// An instance of the tenant's server continues with a request.
     Step(SessionId, u64, RequestId),
-    /// An instance says something.
+    /// An instance sends a message.
     Chat(SessionId, u64),
-    /// What is in flight has had its time: the drain goes on without it.
+    /// The drain time of requests in flight is over: the drain continues without them.
     DrainNow,
     /// The drained process ends.
     Leave,
-    /// Ends of sessions are written anew.
+    /// Writes the ends of sessions again.
     Tombstones,
-    /// DELETEs of a session wait no longer until its end is written.
+    /// The DELETEs of a session no longer wait until its end is written.
     EndPatience(SessionId),
 }
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(super) enum Happening {
-    /// A command reaches the server that its connection leads to.
+    /// A command reaches the Redis server of its connection.
     Execute { from: Incarnation, tag: Tag, at: PrimaryId, command: Command, receive_event: bool },
-    /// It reaches the server, which fails half way.
+    /// A command reaches the Redis server, and fails after a part of it is done.
     BreaksOff { from: Incarnation, tag: Tag, at: PrimaryId, command: Command },
-    /// An answer of Redis's reaches a process.
+    /// An answer of Redis reaches a process.
     Answered { to: Incarnation, tag: Tag, answer: Answer },
-    /// A process waits for an answer no longer.
+    /// A process no longer waits for an answer.
     GaveUp { to: Incarnation, tag: Tag },
     /// A frame of the peer link reaches a process.
     Deliver { from: Incarnation, to: Incarnation, lease_generation: LinkEpoch, peer: Box<Peer> },
-    /// A session speaks to a connection at its own node.
+    /// A session sends to a connection at its own node.
     Here { at: Incarnation, conn: ConnId, attachment: u64, reply: PeerReply },
-    /// A process sees its link break. `closed`: the peer's system closed it in order.
+    /// A process sees its link break. `closed`: the system of the peer closed it in order.
     LinkLost { at: Incarnation, peer: Incarnation, closed: bool },
     /// The result of an attempt to connect, by the dial loop of this number.
     Dialled { at: Incarnation, peer: Incarnation, number: u64, how: Dialled },
-    /// A process's clock rings.
+    /// A timer of a process fires.
     Rings(Incarnation, Timer),
     /// A client's connection reaches a process.
     Arrives { at: Incarnation, conn: ConnId, session: Option<SessionId>, request: ClientRequest },
-    /// A process sees a client hang up.
+    /// A process sees that a client closed its connection.
     HungUp { at: Incarnation, conn: ConnId },
-    /// A client is told something.
+    /// A client receives an event.
     Tells { conn: ConnId, sent: ClientEvent },
-    /// A client is woken.
+    /// A client wakes up.
     Wakes(usize, Wake),
-    /// Something goes wrong.
+    /// A fault occurs.
     Fault(Fault),
     /// A process starts at an address.
     Starts(usize),
-    /// A link of which nothing is heard is given up.
+    /// A link over which nothing was received for too long is closed.
     Unheard { one: Incarnation, other: Incarnation, lease_generation: LinkEpoch },
 }
 
@@ -100,7 +100,7 @@ pub(super) enum Dialled {
 }
 
 impl Happening {
-    /// The process that has to be awake for it.
+    /// The process that must be running to receive the event.
     fn process(&self) -> Option<Incarnation> {
         match self {
             Self::Answered { to, .. } | Self::GaveUp { to, .. } | Self::Deliver { to, .. } => {
@@ -143,7 +143,7 @@ impl Ord for Planned {
     }
 }
 
-/// The world of one run.
+/// The state of one run.
 pub(super) struct World {
     pub(super) now: u64,
     pub(super) rng: Rng,
@@ -153,14 +153,14 @@ pub(super) struct World {
     planned: u64,
     pub(super) redis: Redis,
     pub(super) processes: BTreeMap<Incarnation, Process>,
-    /// Who is at each address.
+    /// The process at each address.
     pub(super) slots: Vec<Option<Incarnation>>,
     pub(super) links: Links,
     pub(super) conns: BTreeMap<ConnId, Conn>,
     pub(super) clients: Vec<Client>,
     pub(super) checker: Checker,
     pub(super) weather: Weather,
-    /// What becomes of the next commands that begin so.
+    /// The mishaps of the next commands that begin so.
     pub(super) mishaps: Vec<(&'static str, Mishap)>,
     pub(super) next_tag: Tag,
     /// The number of every instance of a tenant's server.
@@ -169,11 +169,11 @@ pub(super) struct World {
     pub(super) session_numbers: BTreeSet<u64>,
     /// A digest of everything that happened.
     pub(super) digest: u64,
-    /// What happened, where somebody wants to read it.
+    /// The events of the run, one a line, if tracing was requested.
     pub(super) trace: Option<Vec<String>>,
 }
 
-/// Most that may happen in one run: a hundred times what usually does.
+/// The most events in one run: a hundred times the usual number.
 const PLANNED_MAX: u64 = 1_000_000;
 
 impl World {
@@ -230,7 +230,7 @@ impl World {
     pub(super) fn run(&mut self) {
         while self.checker.broken.is_none() {
             if self.planned > PLANNED_MAX {
-                self.checker.breaks(format!("more than {PLANNED_MAX} happenings: it has no end"));
+                self.checker.breaks(format!("more than {PLANNED_MAX} events: the run never ends"));
                 break;
             }
             let Some(Reverse(next)) = self.queue.pop() else { break };
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// How a process is called in the trace: its address and which life it is.
+    /// The name of a process in the trace: its address and its incarnation.
     pub(super) fn name(&self, incarnation: Incarnation) -> String {
         match self.processes.get(&incarnation) {
             Some(process) => format!("n{}:{}", process.slot, brief(incarnation)),
@@ -279,7 +279,8 @@ impl World {
         if let Some(at) = what.process() {
             let Some(process) = self.processes.get(&at) else { return };
             if process.paused {
-                // The kernel keeps it; what came over a link that broke since, too.
+                // The kernel of a paused process keeps the event; also if its link has broken
+                // since.
                 if let Happening::Deliver { from, to, lease_generation, .. } = &what {
                     let slot = process.slot;
                     let (from, to, lease_generation) = (*from, *to, *lease_generation);
@@ -330,7 +331,7 @@ impl World {
         }
     }
 
-    /// What came while the process was stopped.
+    /// Processes the events that arrived while the process was stopped.
     pub(super) fn work_off(&mut self, incarnation: Incarnation) {
         loop {
             let Some(process) = self.processes.get_mut(&incarnation) else { return };
@@ -344,7 +345,7 @@ impl World {
         }
     }
 
-    /// What must hold when all is calm again.
+    /// Checks what must hold at the end, after all faults.
     fn check_end(&mut self) {
         for client in &self.clients {
             self.checker.check_client(client, &self.plan);

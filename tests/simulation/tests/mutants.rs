@@ -1,8 +1,8 @@
-//! Small faults in the decision code, each of which the simulator must find.
+//! Small faults in the code that decides, each of which the simulation must find.
 //!
-//! Each fault of the lists in `conversation` and `ownership` is selected in turn. The schedules
-//! run first, under a few seeds each, then seeds in order, until a promise is broken or the code
-//! panics. A fault that nothing finds fails the test: the checker does not hold what the fault
+//! Each fault of the lists in `conversation` and `ownership` is selected in turn. The schedules run
+//! first, under a few seeds each, then seeds in order, until a promise is broken or the code
+//! panics. A fault that is not found fails the test: the checker does not check what the fault
 //! breaks.
 //!
 //! `MUTANTS=one,two cargo test --profile simulation -p simulation --features mutants --test mutants -- --nocapture`
@@ -21,21 +21,21 @@ use std::{env, fmt, fs, thread};
 
 use simulation::{Case, Rules};
 
-/// Each fault is found by a schedule, or within so many seeds.
+/// A fault must be found by a schedule, or within so many seeds.
 const SEEDS: u64 = 2_000;
 /// Seeds that each schedule is run under.
 const SEEDS_OF_A_CASE: u64 = 3;
-/// Faults that are looked for at a time.
+/// The number of faults that are searched at a time.
 const THREADS: usize = 2;
 
-/// Faults that nothing finds yet, each with what the checker does not judge. They are run only
-/// by name. A fault leaves this list when the checker judges it.
+/// Faults that are not found yet, each with the missing check. They run only if they are named. A
+/// fault leaves this list when the checker finds it.
 const GAPS: &[(&str, &str)] = &[
     ("resume_what_was_lost", "a hole after a double loss is hidden by the excuse of that loss"),
     ("ownership.claim_trusts_its_own_state", "a state that a claim finds newer than the owner's"),
 ];
 
-/// What found a fault.
+/// The schedule or seed that found a fault.
 enum Found {
     Case(&'static str, u64, String),
     Seed(u64, String),
@@ -54,7 +54,7 @@ fn mutants() -> impl Iterator<Item = (&'static str, &'static str)> {
     conversation::MUTANTS.iter().chain(ownership::MUTANTS).copied()
 }
 
-/// How a run goes wrong, if it does.
+/// The broken promise or the panic of a run, if there is one.
 fn wrong(run: impl FnOnce() -> simulation::Run) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(run) => run.broken,
@@ -66,7 +66,7 @@ fn wrong(run: impl FnOnce() -> simulation::Run) -> Option<String> {
     }
 }
 
-/// Runs schedules and seeds with a fault until one finds it.
+/// Runs schedules and seeds with a fault until one of them finds it.
 fn find(name: &'static str, cases: &[Case]) -> Option<Found> {
     conversation::select_mutant(Some(name));
     let rules = Rules::default();
@@ -80,7 +80,7 @@ fn find(name: &'static str, cases: &[Case]) -> Option<Found> {
     }
     (0..SEEDS).find_map(|seed| {
         let how = wrong(|| simulation::run_seed(seed, rules, false))?;
-        // A seed that goes wrong without a fault, too, has found another one.
+        // If the seed fails without the fault too, it has found another fault.
         conversation::select_mutant(None);
         let without = wrong(|| simulation::run_seed(seed, rules, false));
         conversation::select_mutant(Some(name));
@@ -118,11 +118,11 @@ fn each_fault_is_found_by_a_schedule_or_a_seed() {
             missed += &format!("  {name}: {what}\n");
         }
     }
-    assert!(missed.is_empty(), "no schedule and none of {SEEDS} seeds finds\n{missed}");
+    assert!(missed.is_empty(), "not found by a schedule or by {SEEDS} seeds:\n{missed}");
 }
 
-/// One run with the fault `MUTANTS`, told in full: of `SEED`, or of the `CASE` whose name begins
-/// so under that seed.
+/// Prints one run with the fault `MUTANTS`: the run of `SEED`, or that of the `CASE` whose name
+/// begins so under that seed.
 #[test]
 #[ignore = "prints one run; name it by MUTANTS, SEED and CASE"]
 fn one() {

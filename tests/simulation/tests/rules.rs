@@ -1,4 +1,4 @@
-//! Every rule of the protocol is needed: switched off, something that is promised breaks.
+//! Every rule of the protocol is needed: without it, a promise is broken.
 //!
 //! A witness is found with
 //! `RULES=one,two+three cargo test --profile simulation -p simulation --features mutants --test seeds explore_rules -- --ignored --nocapture`.
@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use simulation::Rules;
 
-/// Where a rule is missed.
+/// The runs in which a missing rule breaks a promise.
 #[derive(Clone, Copy, Debug)]
 enum Witness {
     /// In the case whose name begins so, under one of the first [`CASE_SEEDS`] seeds.
     Case(&'static str),
-    /// In what one of the first [`SEEDS`] seeds makes go wrong.
+    /// In the plan of one of the first [`SEEDS`] seeds.
     Seeds,
 }
 
@@ -21,11 +21,11 @@ use Witness::{Case, Seeds};
 /// How many seeds are tried for a case.
 const CASE_SEEDS: u64 = 40;
 
-/// How many seeds are tried where a rule is missed at random.
+/// How many seeds are tried for a rule without a case.
 const SEEDS: u64 = 5_000;
 
-/// Which rules are missed where. Several in one row mask each other: only where all of
-/// them are off something breaks.
+/// The rules, each with its witness. Several rules in one row hide each other: a promise is broken
+/// only without all of them.
 const SHOWN: &[(&[&str], Witness)] = &[
     (&["told_primary"], Seeds),
     (&["acts_by_lease"], Case("a stopped owner wakes beside its heir")),
@@ -72,8 +72,8 @@ const SHOWN: &[(&[&str], Witness)] = &[
     (&["ownership.acts_when_sure"], Case("an owner whose claim was forgotten cannot write anew")),
 ];
 
-/// Rules of the ownership that its own test shows to be missed, whether the simulator does or
-/// not: in the crate `ownership`, `each_rule_is_missed_by_somebody` fails where one is not, and
+/// Rules of the ownership that the tests of the crate `ownership` show to be needed, whether or not
+/// the simulation does so: `each_rule_is_missed_by_somebody` fails if one is not, and also
 /// `an_owner_that_was_replaced_in_a_failover_does_not_replace_the_other_in_the_next`.
 const SHOWN_BY_OWNERSHIP: &[&str] = &[
     "ownership.claims_after_lapse",
@@ -91,7 +91,7 @@ const SHOWN_BY_OWNERSHIP: &[&str] = &[
 ];
 
 impl Witness {
-    /// A run of each of its seeds; what it returns is whether a promise was broken, and which.
+    /// A run of each of its seeds, which returns the broken promise, if there is one.
     fn runs(self) -> Vec<Box<dyn Fn(Rules) -> Option<String>>> {
         match self {
             Seeds => (0..SEEDS)
@@ -115,7 +115,8 @@ fn boxed(run: impl Fn(Rules) -> Option<String> + 'static) -> Box<dyn Fn(Rules) -
     Box::new(run)
 }
 
-/// Does this run miss these rules together, and where they are several, none of them alone?
+/// Whether this run breaks a promise without these rules, but not if only one of several is
+/// missing.
 fn misses(run: &dyn Fn(Rules) -> Option<String>, names: &[&str]) -> bool {
     let alone = || names.iter().all(|name| run(Rules::without(&[name])).is_none());
     run(Rules::without(names)).is_some()
@@ -134,16 +135,16 @@ fn without_a_rule_its_witness_sees_a_promise_broken_and_with_it_none() {
 
 #[test]
 fn every_rule_has_a_switch_of_its_own() {
-    // As derived: it names every rule there is.
+    // The derived format names every rule.
     let all = format!("{:?}", Rules::default());
     assert_eq!(all.matches(": true").count(), Rules::names().len(), "{all}");
     let mut seen = BTreeSet::new();
     for name in Rules::names() {
         let without = format!("{:?}", Rules::without(&[name]));
         let field = name.trim_start_matches("ownership.");
-        assert!(without.contains(&format!("{field}: false")), "{name} switches something else");
-        assert_eq!(without.matches(": false").count(), 1, "{name} switches more than itself");
-        assert!(seen.insert(without), "{name} switches what another does");
+        assert!(without.contains(&format!("{field}: false")), "{name} switches another rule off");
+        assert_eq!(without.matches(": false").count(), 1, "{name} switches more than one rule off");
+        assert!(seen.insert(without), "{name} switches the same rule off as another name");
     }
 }
 
@@ -153,7 +154,7 @@ fn every_rule_is_shown_to_be_needed() {
     let shown: BTreeSet<&str> = shown.chain(SHOWN_BY_OWNERSHIP.iter().copied()).collect();
     let each: BTreeSet<&str> = Rules::names().into_iter().collect();
     let missing: Vec<_> = each.difference(&shown).collect();
-    assert!(missing.is_empty(), "nothing misses {missing:?}");
+    assert!(missing.is_empty(), "rules without a witness: {missing:?}");
     let strange: Vec<_> = shown.difference(&each).collect();
-    assert!(strange.is_empty(), "no rules: {strange:?}");
+    assert!(strange.is_empty(), "unknown rules: {strange:?}");
 }

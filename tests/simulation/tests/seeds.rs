@@ -1,8 +1,8 @@
-//! The protocol of ownership under everything that a seed can make go wrong.
+//! Runs the protocol of ownership under the random faults of many seeds.
 //!
-//! `SEEDS=50000 FROM=1000` runs more seeds than usual, from another one on. A run that
-//! breaks a promise is written down under the target folder, line by line, and named with
-//! the command that runs it again alone.
+//! `SEEDS=50000 FROM=1000` runs more seeds than usual, beginning at another one. A run that breaks
+//! a promise is written to a file in the target folder, line by line. The message of the test
+//! contains the command that repeats this run alone.
 
 #![allow(clippy::print_stdout, reason = "what was asked for by hand is told")]
 
@@ -16,10 +16,10 @@ use simulation::{Case, Plan, Rules, Run};
 
 /// Seeds in an ordinary run of the tests.
 const SEEDS: u64 = 20_000;
-/// Of fewer seeds than these the sums say nothing.
+/// With fewer seeds than these, the sums are not checked.
 const SEEDS_OF_A_TALLY: u64 = 100;
-/// The most sessions that may need an excuse, in percent of the runs: the faults of which some
-/// forget what nobody can write anew. Measured: 20 %.
+/// The most sessions that may need an excuse, in percent of the runs: some faults delete data that
+/// no node can write again. Measured: 20 %.
 const EXCUSED_PERCENT: u64 = 30;
 /// Seeds that each case is run under.
 const SEEDS_OF_A_CASE: u64 = 8;
@@ -28,7 +28,7 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// Writes down what happened in a run that broke a promise; what a person is told of it.
+/// Writes the trace of a run that broke a promise to a file. Returns the message for the reader.
 fn report(run: &Run, again: &str) -> String {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("seed-{}.txt", run.seed));
     let written = fs::write(&path, run.trace.join("\n")).is_ok();
@@ -64,7 +64,7 @@ fn where_nothing_goes_wrong_every_call_gets_its_result() {
     }
 }
 
-/// Runs seeds on every core; what came of each, by its seed.
+/// Runs seeds on every core, and returns the runs in the order of their seeds.
 fn run_seeds(from: u64, count: u64) -> Vec<Run> {
     let cores = thread::available_parallelism().map_or(1, usize::from) as u64;
     let next = AtomicU64::new(from);
@@ -88,7 +88,7 @@ fn run_seeds(from: u64, count: u64) -> Vec<Run> {
     runs
 }
 
-/// Whatever goes wrong, what is promised holds.
+/// The promises hold under all faults.
 #[test]
 fn seeds() {
     let (from, count) = (number("FROM").unwrap_or(0), number("SEEDS").unwrap_or(SEEDS));
@@ -110,7 +110,7 @@ fn seeds() {
     if count < SEEDS_OF_A_TALLY {
         return;
     }
-    // Else nothing was tested.
+    // Otherwise nothing was tested.
     assert!(claims > count && reasserts > count, "{claims} claims, {reasserts} re-assertions");
     let most = count * EXCUSED_PERCENT / 100;
     assert!(excused < most, "{excused} sessions were excused in {count} runs");
@@ -120,7 +120,7 @@ fn schedule(case: &Case, seed: u64, rules: Rules, tracing: bool) -> Run {
     simulation::run(seed, case.plan.clone(), rules, tracing)
 }
 
-/// What broke earlier drafts of the protocol breaks this one no more.
+/// The schedules that broke earlier versions of the protocol break no promise now.
 #[test]
 fn schedules() {
     let mut failed = String::new();
@@ -137,8 +137,8 @@ fn schedules() {
     assert!(failed.is_empty(), "promises were broken:\n{failed}");
 }
 
-/// One run, told in full: of `SEED`, or of the `CASE` whose name begins so under that seed;
-/// without the `RULES` that are named, as in `one+two`.
+/// Prints one run: the run of `SEED`, or that of the `CASE` whose name begins so under that seed,
+/// without the rules that `RULES` names, as in `one+two`.
 #[test]
 #[ignore = "tells one run; name it by SEED, and CASE"]
 fn one() {
@@ -160,8 +160,9 @@ fn one() {
     println!("{:?}\n{:?}", run.broken, run.tally);
 }
 
-/// Tells which cases and seeds miss each rule: of `RULES=waits_out_stabilisation,lease_generations+self_claims`,
-/// the first alone, and the other two together. `CASE_SEEDS` seeds are tried for each case.
+/// Prints the cases and seeds in which each missing rule breaks a promise. With
+/// `RULES=waits_out_stabilisation,lease_generations+self_claims`, first without the first rule,
+/// then without the other two together. `CASE_SEEDS` seeds are tried for each case.
 #[test]
 #[ignore = "explores"]
 fn explore_rules() {

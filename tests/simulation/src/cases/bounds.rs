@@ -1,5 +1,5 @@
-//! Schedules of what each client relies on: prompt answers where nothing goes wrong, streams
-//! that are trimmed, and changes that the store does not take in time.
+//! Schedules of the promises to each client: prompt answers where nothing goes wrong, streams that
+//! are trimmed, and changes that the store does not acknowledge in time.
 
 use super::*;
 
@@ -169,7 +169,7 @@ pub(super) fn cases() -> Vec<Case> {
                 vec![
                     (8_020, Fault::Reset(0, 1)),
                     (8_020, Fault::Part(0, 1, 60_000)),
-                    // The second is sent when all that waited may be.
+                    // The second save is sent when all waiting changes may be sent.
                     (8_030, Fault::Next("save", Mishap::Lost)),
                     (8_030, Fault::Next("save", Mishap::Lost)),
                     (9_900, Fault::Kill(0, 60_000)),
@@ -187,8 +187,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Asks its client something, and may be run again.
+/// Asks its client a question, and may be run again.
 const ASK: Do = Do::Call { kind: Kind::Ask, idempotent: true, millis: 300, steps: 1 };
 
-/// Silent for long, and may be run again.
+/// Sends nothing for long, and may be run again.
 const READ: Do = Do::Call { kind: Kind::Slow, idempotent: true, millis: 5_000, steps: 1 };

@@ -1,5 +1,5 @@
-//! Schedules against which one rule alone stands, or two that mask each other; and what a
-//! Redis Cluster, or a script that fails, does to a session.
+//! Schedules in which only one rule prevents an error, or two rules of which each hides the other.
+//! Also the effects of a Redis Cluster, and of a script that fails, on a session.
 
 use super::*;
 
@@ -145,7 +145,8 @@ pub(super) fn cases() -> Vec<Case> {
                     (8_000, Fault::CutOff(0, 6_260)),
                     (8_050, Fault::Drain(0)),
                     (14_250, fail_over(950)),
-                    // Whoever loses a link looks around at once; the heir does not.
+                    // A node that loses a link renews and reads the nodes at once; the new owner
+                    // does not.
                     (14_300, Fault::Reset(0, 2)),
                 ],
             ),
@@ -191,7 +192,7 @@ pub(super) fn cases() -> Vec<Case> {
                 vec![
                     (7_900, Fault::Next("end", Mishap::Late(900))),
                     (8_100, Fault::Split { lost: 0, node: 2, millis: 6_000 }),
-                    // Whoever loses a link looks around at once.
+                    // A node that loses a link renews and reads the nodes at once.
                     (8_200, Fault::Reset(0, 2)),
                 ],
             ),
@@ -212,5 +213,5 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Silent for long, and may be run again.
+/// Sends nothing for long, and may be run again.
 const READ: Do = Do::Call { kind: Kind::Slow, idempotent: true, millis: 20_000, steps: 1 };

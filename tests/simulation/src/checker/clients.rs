@@ -1,11 +1,11 @@
-//! What each client must have seen by the end of a run.
+//! Checks at the end of a run what each client has received.
 
 use super::super::client::{CallState, Client, Phase};
 use super::super::plan::Plan;
 use super::{Checker, OVERHEAD};
 
 impl Checker {
-    /// At the end of a run, when all is calm: has this client got what was promised?
+    /// Checks at the end of a run, without faults, that this client received what was promised.
     pub(crate) fn check_client(&mut self, client: &Client, plan: &Plan) {
         let session = client.session.clone();
         if client.phase == Phase::New {
@@ -16,7 +16,7 @@ impl Checker {
         }
         let Some(session) = session else { return };
         if plan.keeps_owners && self.strikes.contains_key(&session) {
-            self.breaks(format!("{} has lost its owner, which lives", session.as_str()));
+            self.breaks(format!("{} has lost its owner, which runs", session.as_str()));
         }
         let mut wrong = Vec::new();
         for (number, call) in &client.calls {
@@ -27,7 +27,7 @@ impl Checker {
                 CallState::Lost => self.tally.lost += 1,
                 CallState::Open | CallState::Cancelled | CallState::Gone => {}
             }
-            // No excuse covers a call that hangs, also where its session was lost.
+            // No excuse covers a call without a final response, even if its session was lost.
             let live = client.phase == Phase::Live;
             if call.state == CallState::Open && (live || call.is_connected()) {
                 self.breaks(format!("call {number} of {session:?} never got its final response"));
@@ -38,7 +38,7 @@ impl Checker {
             if live && call.since >= plan.probe_at && call.state != CallState::Result {
                 let state = call.state;
                 self.breaks(format!(
-                    "{session:?} is not usable when all is calm: call {number} ended {state:?}"
+                    "{session:?} is not usable after all faults: call {number} ended {state:?}"
                 ));
             }
             if call.state == CallState::Error

@@ -1,4 +1,4 @@
-//! What went wrong with processes and Redis, and when: what may excuse something.
+//! The faults of processes and of Redis with their times: they may excuse a loss.
 
 use ownership::{Error, Expected, Incarnation, Owner, Token};
 use protocol::SessionId;
@@ -9,7 +9,7 @@ use super::super::redis::Command;
 use super::{Checker, RECOVERY, RedisAnswer, Strike, Superseded, Vulnerable, short};
 
 impl Checker {
-    /// The process is paused, cut off or served badly until then, and needs a moment more.
+    /// The process is paused, cut off or has a faulty Redis until then, and recovers afterwards.
     pub(in super::super) fn impair(&mut self, process: Incarnation, now: u64, until: u64) {
         self.impaired.entry(process).or_default().push((now, until));
     }
@@ -20,35 +20,36 @@ impl Checker {
         self.blind.entry(process).or_default().push((now, until));
     }
 
-    /// The process stays with a former primary.
+    /// The process stays connected to a former primary.
     pub(in super::super) fn stays(&mut self, process: Incarnation) {
         self.split.insert(process, None);
     }
 
-    /// Did the process stay with a former primary at that time?
+    /// Whether the process was connected to a former primary at that time.
     pub(in super::super) fn was_split(&self, process: Incarnation, at: u64) -> bool {
         self.split.get(&process).is_some_and(|healed| healed.is_none_or(|healed| at <= healed))
     }
 
-    /// No process stays with a former primary any more.
+    /// No process is connected to a former primary any more.
     pub(in super::super) fn healed(&mut self, now: u64) {
         for healed in self.split.values_mut() {
             healed.get_or_insert(now);
         }
     }
 
-    /// A fault strikes, or ends, or is over by then.
+    /// A fault begins or ends now, or lasts until then.
     pub(in super::super) fn disturbed(&mut self, until: u64) {
         self.disturbed_until = self.disturbed_until.max(until);
     }
 
-    /// Redis failed over to a replica whose clock is so far behind.
+    /// Redis failed over to a replica whose clock is behind by this time.
     pub(in super::super) fn clock_is_behind(&mut self, now: u64, millis: u64) {
         self.clocks_behind.push((now, millis));
     }
 
-    /// How much longer, in milliseconds, the leases of dead nodes stood while the call ran, under
-    /// clocks that were behind those before: their sessions wait for so long.
+    /// How much longer, in milliseconds, the leases of dead nodes lasted while the call ran,
+    /// because the clock of the new primary was behind that of the former one. Their sessions wait
+    /// for that time.
     pub(super) fn leases_stood_longer(&self, call: &Call) -> u64 {
         let ran = call.since..=call.until;
         let behind = self.clocks_behind.iter().filter(|(at, _)| ran.contains(at));
@@ -60,9 +61,9 @@ impl Checker {
         self.started.insert(process, now);
     }
 
-    /// For how long, in milliseconds, no process was up while the call ran that was not told to
-    /// drain: such a process claims nothing. Of a call that is a stream, which the client comes
-    /// back to: what is held ends with the hold.
+    /// The time, in milliseconds, in which the call ran and every running process was draining, or
+    /// none was running. A process that drains claims nothing. Counted only for a call with a
+    /// stream, which the client resumes: a request without a stream ends with the hold time.
     pub(super) fn without_claimant(&self, call: &Call) -> u64 {
         if call.last.is_none() {
             return 0;
@@ -84,33 +85,33 @@ impl Checker {
         without + call.until.saturating_sub(covered)
     }
 
-    /// A node has learnt that its claim under this token was done, or owned the session before it
-    /// sent that.
+    /// A node has received the answer that its claim under this token was done, or owned the
+    /// session before it sent the claim.
     pub(in super::super) fn note_heard_claim(&mut self, token: Token) {
         self.heard_claims.insert(token.random);
     }
 
-    /// Redis forgot the claim of a node that has the session under this token and does not know of
-    /// that claim: it goes on as it was.
+    /// Redis forgot the claim of a node that owns the session under this token, and the node did
+    /// not receive the answer to that claim: it remains the owner as before.
     pub(in super::super) fn forgot_own_claim(&mut self, session: &SessionId, own: Token) {
         self.superseded.remove(&(session.clone(), own.random));
     }
 
-    /// May the node to which this token was given have done something for the session?
+    /// Whether the node with this token may have acted for the session.
     fn has_heard(&self, token: Token) -> bool {
         token.counter == 1 || self.heard_claims.contains(&token.random)
     }
 
-    /// A session was claimed of which Redis had forgotten something.
+    /// A node claimed a session of which Redis had forgotten data.
     pub(super) fn claimed_while_vulnerable(&mut self, now: u64, session: &SessionId, new: Owner) {
         let Some(vulnerable) = self.vulnerable.get(session).copied() else { return };
         if vulnerable.owner.node == new.node {
             if self.has_heard(vulnerable.owner.token) {
                 self.note_heard_claim(new.token);
             } else {
-                // It claims again what it had claimed: it did not know that it could write
-                // the session anew.
-                let why = "forgotten before its new owner heard of its claim";
+                // The node repeats its claim: it did not know that it could write the session
+                // again.
+                let why = "forgotten before its new owner knew of its claim";
                 self.excuse(session, vulnerable.since, why);
             }
             self.vulnerable.insert(session.clone(), Vulnerable { owner: new, ..vulnerable });
@@ -121,22 +122,23 @@ impl Checker {
         }
         self.vulnerable.remove(session);
         if !self.has_heard(vulnerable.owner.token) {
-            // Its node never learnt that it was the owner: no node could put back what was there.
+            // The node did not learn that it was the owner: no node could write the session again.
             self.excuse(session, vulnerable.since, "forgotten before its owner knew of its claim");
             return;
         }
         if self.could_not(session, vulnerable, now) {
-            self.excuse(session, now, "claimed before it was put back");
+            self.excuse(session, now, "claimed before it was written again");
             let (node, since) = (vulnerable.owner.node, vulnerable.since);
             if self.was_split(node, since) || self.was_blind(node, since) {
-                // It acts on: that its token was replaced is not in the record.
+                // The former owner continues to act: the record does not show that its token was
+                // replaced.
                 let superseded = Superseded { at: now, by: new.token, forgotten: Some(since) };
                 let forgotten = (session.clone(), vulnerable.owner.token.random);
                 self.superseded.entry(forgotten).or_insert(superseded);
             }
         } else if !self.is_excused(session, vulnerable.since) {
             self.breaks(format!(
-                "{} was claimed by {} before {} could put back what Redis forgot",
+                "{} was claimed by {} before {} could write again what Redis forgot",
                 session.as_str(),
                 short(new.token),
                 short(vulnerable.owner.token)
@@ -144,9 +146,9 @@ impl Checker {
         }
     }
 
-    /// An owner has written a session anew that comes back from a partition of Redis, or may not
-    /// know yet that it is over. Another node had claimed the session meanwhile, and Redis has
-    /// forgotten that claim: what one of the two wrote alone is lost.
+    /// An owner has written a session again after a partition of Redis, or may not know yet that
+    /// the partition is over. Another node had claimed the session in that time, and Redis has
+    /// forgotten that claim. What only one of the two nodes wrote is lost.
     pub(super) fn written_anew_after_a_partition(
         &mut self,
         now: u64,
@@ -158,11 +160,11 @@ impl Checker {
         let other = self.vulnerable.get(session).filter(|other| other.owner.node != owner);
         if is_back && other.is_some() {
             self.vulnerable.remove(session);
-            self.excuse(session, now, "written anew by a node that was apart with a primary");
+            self.excuse(session, now, "written again by a node that was apart with a primary");
         }
     }
 
-    /// Every fault is over.
+    /// All faults have ended.
     pub(in super::super) fn calm(&mut self, now: u64) {
         let spans = self.impaired.values_mut().chain(self.blind.values_mut());
         for (_, until) in spans.flatten() {
@@ -175,20 +177,20 @@ impl Checker {
         self.drained.insert(process, now);
     }
 
-    /// Was the process impaired, or recovering, at any time between these?
+    /// Whether the process was impaired or recovering at any time between these two times.
     pub(super) fn was_impaired(&self, process: Incarnation, since: u64, now: u64) -> bool {
         let spans = self.impaired.get(&process).into_iter().flatten();
         spans.into_iter().any(|(from, until)| *from <= now && since <= *until + RECOVERY)
     }
 
-    /// Was the process stopped, or cut off from Redis, before it could see what Redis forgot at
-    /// that time?
+    /// Whether the process was stopped, or cut off from Redis, before it could notice what Redis
+    /// forgot at that time.
     pub(super) fn was_blind(&self, process: Incarnation, forgot: u64) -> bool {
         self.blind_at(process, forgot).next().is_some()
     }
 
-    /// As [`Checker::was_blind`]; and it has not seen it yet, and its lease may not be over, which
-    /// it renewed last when it could reach Redis.
+    /// As [`Checker::was_blind`]; in addition, the process has not noticed it yet, and its lease
+    /// may still hold: it renewed the lease when it could last reach Redis.
     pub(super) fn cannot_know_yet(
         &self,
         process: Incarnation,
@@ -205,9 +207,9 @@ impl Checker {
         spans.filter(move |(from, until)| *from <= at + RECOVERY && at <= *until)
     }
 
-    /// Did the process read at a former primary that there is no such session, so lately that it
-    /// may not have said so yet? It first waits for the next renewal, which may be done by the
-    /// new primary.
+    /// Whether the process read at a former primary that the session does not exist, so recently
+    /// that it may not have answered its client yet. It first waits for the next renewal, which the
+    /// new primary may answer.
     pub(in super::super) fn has_missed_apart(
         &self,
         now: u64,
@@ -223,8 +225,8 @@ impl Checker {
         self.ends_begun.insert(session.clone(), owner);
     }
 
-    /// Did an owner die that had begun to end the session, so lately that what it had said before
-    /// may still have been on its way to a client of this ingress?
+    /// Whether an owner that had begun to end the session died so recently that its earlier
+    /// messages may still be on their way to a client of this ingress.
     pub(in super::super) fn had_begun_to_end(
         &self,
         now: u64,
@@ -237,8 +239,8 @@ impl Checker {
         now < died + ON_ITS_WAY || stood_still.any(|span| tells_late(span, *died, now))
     }
 
-    /// A node may learn that it is deposed. That of a partition of Redis may have taken calls long
-    /// after another had claimed the session.
+    /// A node may learn that it is deposed. In a partition of Redis, it may have accepted calls
+    /// long after another node had claimed the session.
     pub(super) fn may_be_deposed(&mut self, now: u64, command: &Command, answer: &RedisAnswer) {
         let (RedisAnswer::Appended(Err(Error::Fenced(_)))
         | RedisAnswer::Saved(Err(Error::Fenced(_)))) = answer
@@ -255,8 +257,8 @@ impl Checker {
         let vulnerable = self.vulnerable.get(&session).copied();
         let vulnerable = vulnerable.filter(|vulnerable| vulnerable.owner.token == token);
         if vulnerable.is_some_and(|vulnerable| self.could_not(&session, vulnerable, now)) {
-            // Another had claimed the session before; where no replica is needed for that, a
-            // deposed primary went on taking events, and calls went on by them.
+            // Another node had claimed the session before. If the primary needs no replica, the
+            // deposed primary continued to accept events, and calls continued with them.
             self.vulnerable.remove(&session);
             self.excuse(&session, now, "written at a deposed primary");
         }
@@ -264,8 +266,9 @@ impl Checker {
         self.strikes.entry(session).or_default().push(strike);
     }
 
-    /// The owner of a session learns, at a primary that nobody else has, that its session has
-    /// ended: an end that it had given up for lost was done there. Everybody else will forget it.
+    /// The owner of a session learns, at a primary of a partition, that its session has ended: its
+    /// earlier command to end the session had no answer but was executed there. No other node sees
+    /// this end.
     pub(super) fn finds_its_end_apart(
         &mut self,
         now: u64,
@@ -291,19 +294,20 @@ impl Checker {
         }
     }
 
-    /// Has a process just gone on that stood still at that time? What it learnt before, it says
-    /// now.
+    /// Whether a process that was stopped at that time has just resumed. It now sends what it
+    /// learned before.
     pub(super) fn has_just_woken(&self, at: u64, now: u64) -> bool {
         let mut spans = self.impaired.values().flatten();
         spans.any(|span| tells_late(span, at, now))
     }
 
-    /// Redis may have forgotten something.
+    /// Redis may have forgotten data.
     pub(in super::super) fn changed_at(&mut self, now: u64) {
         self.changed_at = Some(now);
     }
 
-    /// Did nothing keep the process from telling Redis of itself, nor Redis from knowing it?
+    /// Whether no fault prevents the process from renewing at Redis, and Redis from keeping its
+    /// lease.
     pub(in super::super) fn is_well(&self, now: u64, process: Incarnation) -> bool {
         let impaired = self.was_impaired(process, now, now);
         let changed = self.changed_at.is_some_and(|at| now <= at + RECOVERY);
@@ -311,7 +315,7 @@ impl Checker {
     }
 }
 
-/// Does a process say now what came to it while it stood still for this time?
+/// Whether a process that was stopped in this span now processes what arrived at that time.
 fn tells_late((from, until): &(u64, u64), at: u64, now: u64) -> bool {
     *from <= at + 200 && (*until..*until + 200).contains(&now)
 }

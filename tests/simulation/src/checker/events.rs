@@ -1,4 +1,4 @@
-//! Which events were told, and which of them a client must have.
+//! The events that were sent, and which of them a client must have received.
 
 use conversation::EventId;
 use ownership::{Record, Token};
@@ -8,7 +8,7 @@ use super::super::client::Client;
 use super::Checker;
 
 impl Checker {
-    /// The owner with this token writes an event to a connection, so the log holds it.
+    /// Records an event that the owner with this token writes to a connection: the log has it.
     pub(in super::super) fn sent(&mut self, session: &SessionId, by: Token, id: EventId) {
         let stream = self.sent.entry((session.clone(), id.stream)).or_default();
         stream.insert(id.number, id);
@@ -16,17 +16,17 @@ impl Checker {
         *through = id.number.max(*through);
     }
 
-    /// The number of the newest event of the session that was told under a token of this record.
-    /// What an owner told whose claim is not in the record, in a partition of Redis, is not in its
-    /// log either, whoever wrote it.
+    /// The number of the newest event of the session that was sent under a token of this record. In
+    /// a partition of Redis, the claim of an owner may be missing in the record. Then the log does
+    /// not contain the events of that owner either.
     pub(super) fn sent_through(&self, session: &SessionId, record: &Record) -> u64 {
         let tokens = std::iter::once(&record.owner.token).chain(&record.former);
         let sent = tokens.filter_map(|token| self.sent_by.get(&(session.clone(), token.random)));
         sent.copied().max().unwrap_or(0)
     }
 
-    /// Another node has claimed the session with the log up to this number. What its owners told
-    /// of later ones is forgotten, and the numbers are given anew.
+    /// Another node has claimed the session with the log up to this number. Forgets the later
+    /// events of its owners: their numbers are assigned again.
     pub(super) fn log_ends(&mut self, now: u64, session: &SessionId, through: u64) {
         let mut lost = None;
         for ((of, _), sent) in &mut self.sent_by {
@@ -44,7 +44,7 @@ impl Checker {
         }
     }
 
-    /// A stream has come to its end: the first event of it that its client never got.
+    /// The first event of a stream that has ended which its client did not receive.
     pub(super) fn missed(
         &self,
         client: &Client,

@@ -1,50 +1,51 @@
-//! What the client is told, and what it makes of it.
+//! How the client processes and checks what it receives.
 
 use super::*;
 
 impl Call {
-    /// A stream that ends now leaves the client nothing to resume by.
+    /// Whether a stream that ends now leaves the client no event id to resume by.
     fn is_cut_short(&self) -> bool {
         self.state == CallState::Open && self.cursor.is_none()
     }
 
-    /// A connection waits for its final response.
+    /// Whether a connection waits for the final response.
     pub(crate) fn is_connected(&self) -> bool {
         self.conn.is_some()
     }
 }
 
 impl Client {
-    /// Is a GET stream of this client open?
+    /// Whether a GET stream of this client is open.
     pub(crate) fn is_listening(&self) -> bool {
         self.listening.conn.is_some()
     }
 
-    /// Is this the connection of its GET stream?
+    /// Whether this is the connection of its GET stream.
     pub(crate) fn listens_on(&self, conn: ConnId) -> bool {
         self.listening.conn == Some(conn)
     }
 
-    /// What this client sent besides calls and has no answer to, although its connection stands.
+    /// The requests of this client besides calls that have no answer although their connection is
+    /// up.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = String> {
         let others =
             self.conns.values().filter(|what| !matches!(what, What::Call(_) | What::Listen));
         others.map(|what| format!("{what:?}"))
     }
 
-    /// An event that is new brings something new.
+    /// Checks that the payload of a new event is new.
     fn note_payload(&mut self, id: EventId, data: &bytes::Bytes, does: &mut Vec<Does>) {
         let Some(first) = self.payloads.insert(data.clone(), self.now) else { return };
         let text = String::from_utf8_lossy(data);
         if text.contains("its sender was lost") {
-            // By each owner that finds the question, where the first time was forgotten.
-            does.push(Does::Forgotten("a question was taken back twice", first));
+            // By each owner that finds the question, if the first notification was forgotten.
+            does.push(Does::Forgotten("a question was withdrawn twice", first));
         } else if !text.contains("list_changed") {
             does.push(Does::Complain(format!("{id} repeats a payload: {text}")));
         }
     }
 
-    /// A connection was told something.
+    /// A connection received an event.
     pub(crate) fn receive_event(
         &mut self,
         now: u64,
@@ -133,12 +134,14 @@ impl Client {
     pub(super) fn unknown(&mut self, what: &What, does: &mut Vec<Does>) {
         match self.phase {
             Phase::New | Phase::Gone => {}
-            // No client is told that what it ends for the first time is unknown.
+            // A client that ends its session for the first time must not be told that it is
+            // unknown.
             Phase::Live if matches!(what, What::Delete) && self.deletes == 1 => {
                 does.push(Does::Forgotten("the session that a client ends is unknown", 0));
                 self.phase = Phase::Ended;
             }
-            // Its own `DELETE` may have been heard, though the answer to it was not.
+            // Its own `DELETE` may have been executed, although the client did not receive the
+            // answer.
             Phase::Live if self.asked_to_end.is_some() => self.phase = Phase::Ended,
             Phase::Live => {
                 does.push(Does::Forgotten("the session is unknown", 0));
@@ -224,8 +227,8 @@ impl Client {
             {
                 self.fails(number, refusal.to_string());
             }
-            // The model's ingress, unlike the product's, also ends streams of revisions that do
-            // not prime them, when its node drains: such a call is lost with its node.
+            // The ingress of the model, unlike that of the product, also ends streams of revisions
+            // without priming when its node drains: such a call is lost with its node.
             ClientEvent::End if self.calls.get(&number).is_some_and(Call::is_cut_short) => {
                 does.push(Does::Complain(format!("call {number} ended without a final response")));
             }
@@ -237,7 +240,7 @@ impl Client {
         }
     }
 
-    /// A call's connection ended without its final response, perhaps.
+    /// A call's connection ended, perhaps without its final response.
     pub(super) fn left(&mut self, _now: u64, number: u64, does: &mut Vec<Does>) {
         let wait = self.rng.between(300, 2_500);
         let Some(call) = self.calls.get_mut(&number) else { return };
@@ -271,7 +274,7 @@ impl Client {
         }
     }
 
-    /// A frame came on a call's stream, or on a standalone one.
+    /// A frame arrived on a call's stream, or on a standalone one.
     pub(super) fn frame(&mut self, call: Option<u64>, frame: &Frame, does: &mut Vec<Does>) {
         let (id, data) = match frame {
             Frame::Cursor { id, .. } => (Some(*id), None),
@@ -304,10 +307,10 @@ impl Client {
             let again = data.is_some() && id.number <= last.number;
             let other = id.owner_tag != last.owner_tag;
             let back = id.number < last.number;
-            // A standalone stream may begin anew; a call's never does.
+            // A standalone stream may begin again; a call's stream never does.
             let same = id.stream == last.stream;
             if same && (again || back) && (other || data.is_none()) {
-                // Where owners were lost one after another, a stream goes back to what is left.
+                // After a chain of lost owners, a stream returns to the last event that is left.
                 does.push(Does::Forgotten("a stream went back", since));
             } else if (call.is_some() && !same) || (same && (again || back)) {
                 does.push(Does::Complain(format!("event {id} came after {last} on {call:?}")));
@@ -356,7 +359,7 @@ impl Client {
                     does.push(Does::Complain(format!("progress of {token} came on {on}")));
                 }
                 let Some(call) = self.calls.get_mut(&token) else { return };
-                // Before its stream was opened, steps may have been told to a connection that
+                // Before the stream was opened, steps may have been sent to a connection that
                 // broke.
                 if step != call.progress + 1 && id.is_some() && call.progress > 0 {
                     let (last, since) = (call.progress, call.since);
@@ -372,7 +375,7 @@ impl Client {
             Some("elicitation/create") => {
                 let Some(id) = value["id"].as_str().map(str::to_owned) else { return };
                 let text = value["params"]["message"].as_str().unwrap_or_default().to_owned();
-                // Also on the GET stream, where the call's own connection is lost.
+                // Also on the GET stream, if the call's own connection is lost.
                 let asker = text.split_once('?').and_then(|(call, _)| call.parse::<u64>().ok());
                 if let Some(call) = asker.and_then(|asker| self.calls.get_mut(&asker)) {
                     call.asked = true;
@@ -400,7 +403,7 @@ impl Client {
         }
     }
 
-    /// A call ends on its stream: its questions were answered, or withdrawn before.
+    /// A call ends on its stream: its questions were answered or withdrawn before.
     fn check_questions(&mut self, call: Option<u64>, does: &mut Vec<Does>) {
         let Some(since) = call.and_then(|call| self.calls.get(&call)).map(|call| call.since) else {
             return;
@@ -411,13 +414,13 @@ impl Client {
         }
     }
 
-    /// A message of the server's that belongs to no request. Each instance numbers its own.
+    /// A message of the server that belongs to no request. Each instance numbers its own messages.
     ///
     /// While the client follows a stream, resuming it with its last event id, no number of an
-    /// instance may be missing after the first one: the session keeps what it could not send.
-    /// What cannot be known: which messages came before the first number that the client saw,
-    /// what an instance said last before its node was lost, and, where the client listens
-    /// anew without an id, what was said meanwhile.
+    /// instance may be missing after the first one: the session keeps the messages that it could
+    /// not send. Three things cannot be known: which messages came before the first number that the
+    /// client saw, which messages an instance sent last before its node was lost, and which
+    /// messages were sent before the client opened a new stream without an id.
     pub(super) fn chat(&mut self, value: &Value, id: Option<EventId>, does: &mut Vec<Does>) {
         let text = value["params"]["data"].as_str().unwrap_or_default();
         let Some((instance, number)) = text.strip_prefix("chat ").and_then(|t| t.split_once(':'))
@@ -426,8 +429,8 @@ impl Client {
         };
         let (instance, number) = (instance.parse().unwrap_or(0), number.parse().unwrap_or(0));
         if id.is_none() {
-            // A session that is being deleted sends what the log does not hold without ids. If
-            // its owner dies before the end is written, the same messages come with ids later.
+            // A session that is being deleted sends messages that are not in the log without ids.
+            // If its owner dies before the end is written, the same messages arrive with ids later.
             if self.asked_to_end.is_none() {
                 does.push(Does::Complain(format!("chat {instance}:{number} has no event id")));
             }
@@ -457,7 +460,7 @@ impl Client {
         let result = value.get("result").is_some();
         match call.state {
             CallState::Open => {}
-            // The answer and the cancellation crossed.
+            // The final response and the cancellation crossed.
             CallState::Cancelled => return,
             state => {
                 let text = format!("call {number} has a second final response, after {state:?}");
@@ -491,7 +494,7 @@ impl Client {
         self.settle(number, CallState::Error);
     }
 
-    /// Was it told this event?
+    /// Whether the client has received this event.
     pub(crate) fn has_seen(&self, id: &EventId) -> bool {
         self.events.contains_key(&id.to_string())
     }

@@ -1,19 +1,19 @@
-//! A connection that is brought to an owner: what it is told, and how it goes on with the
-//! next owner where one is lost.
+//! A connection that is attached to an owner: what it receives, and how it continues with the next
+//! owner if the owner is lost.
 
 use ownership::ReplyEvent;
 
 use super::*;
 
-/// How long a call waits for a link to the owner, in milliseconds; then it was not started.
+/// How long a call waits for a link to the owner, in milliseconds; afterwards it was not started.
 const LINK_PATIENCE: u64 = 200;
 
-/// What clients are told to wait before they come back to another node, in milliseconds.
+/// How long clients are told to wait before they reconnect to another node, in milliseconds.
 const RETRY: u32 = 1_000;
 
 impl World {
-    /// Brings the request to its owner; where it failed before, that is asked first whether it has
-    /// the session, or takes it up.
+    /// Sends the request to the owner. If the request failed before, the owner is first asked
+    /// whether it has the session, or takes it over.
     pub(super) fn attach(&mut self, at: Incarnation, conn: ConnId, owner: Incarnation) {
         let self_claims = self.rules.self_claims;
         let Some(connection) = self.connection(at, conn) else { return };
@@ -21,7 +21,7 @@ impl World {
         self.reach(at, conn, owner, asks);
     }
 
-    /// Asks another node to take the session up.
+    /// Asks another node to take the session over.
     pub(super) fn ask(&mut self, at: Incarnation, conn: ConnId, taker: Incarnation) {
         self.reach(at, conn, taker, true);
     }
@@ -30,7 +30,7 @@ impl World {
         if let Some((from, call)) = self.take_call(at, conn) {
             let answer = match owner == at {
                 true => Answer::Nothing,
-                // The caller finds it there itself.
+                // The caller then finds the session at that node itself.
                 false => Answer::Refused(Refusal::Moved),
             };
             return self.answer_call(at, from, &call, answer);
@@ -53,13 +53,13 @@ impl World {
                 connection.seeks = false;
             }
         } else {
-            // Nothing was sent: the link is down. Is its other end?
+            // Nothing was sent: the link is down. Checks whether its other end is up.
             self.dial(at, owner);
             self.again_in(at, conn, LINK_PATIENCE);
         }
     }
 
-    /// A node that was asked to take the session up answers, or was lost.
+    /// A node that was asked to take the session over answers, or was lost.
     fn receive_take_up_answer(&mut self, at: Incarnation, conn: ConnId, answer: Option<Answer>) {
         let Some(connection) = self.connection(at, conn) else { return };
         match (connection.route.take_over_answered(answer), connection.owner) {
@@ -112,7 +112,7 @@ impl World {
         self.proceed(at, conn, next);
     }
 
-    /// Does what follows.
+    /// Performs the next step of the route.
     pub(super) fn proceed(&mut self, at: Incarnation, conn: ConnId, next: RouteStep) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let now = process.clock(self.now);
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Looks for the session again, in a moment; or not any more.
+    /// Looks up the session again after a delay, or gives up.
     pub(super) fn wait(&mut self, at: Incarnation, conn: ConnId) {
         if let Some((from, call)) = self.take_call(at, conn) {
             return self.answer_call(at, from, &call, Answer::Refused(Refusal::Moved));
@@ -144,14 +144,14 @@ impl World {
         connection.owner = None;
         connection.seeks = true;
         match connection.retry.next_wait(now, hold) {
-            // Not within this call, which may hold the session that it looks for.
+            // Not within this call, which may hold the session that is looked up.
             Wait::Now => self.again_in(at, conn, 0),
             Wait::After(millis) => self.again_in(at, conn, millis),
             Wait::GiveUp => self.give_up(at, conn),
         }
     }
 
-    /// The store holds the end of the session, or nothing of it.
+    /// The store has the end of the session, or no data of it.
     pub(super) fn gone(&mut self, at: Incarnation, conn: ConnId) {
         if let Some((from, call)) = self.take_call(at, conn) {
             let unknown = Answer::Refused(Refusal::UnknownSession);
@@ -162,7 +162,7 @@ impl World {
         self.proceed(at, conn, next);
     }
 
-    /// Tells the client the rest, and that is all.
+    /// Sends the remaining events to the client and ends the connection.
     fn finish(&mut self, at: Incarnation, conn: ConnId, rest: VecDeque<ReplyEvent>) {
         self.drop_keeper(at, conn);
         let is_over = matches!(rest.back(), Some(ReplyEvent::Answer(_) | ReplyEvent::Abort));
@@ -190,7 +190,7 @@ impl World {
         self.answer_client(conn, sent);
     }
 
-    /// The call of a peer's for which this session was looked for. It waits no longer.
+    /// Takes the call of a peer for which this session was looked up. It no longer waits.
     fn take_call(&mut self, at: Incarnation, conn: ConnId) -> Option<(Incarnation, Call)> {
         self.connection(at, conn)?.for_peer.as_ref()?;
         self.processes.get_mut(&at)?.connections.remove(&conn)?.for_peer
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// The owner is gone: the connection goes on with the next one.
+    /// The owner is gone: the connection continues with the next one.
     fn reattach(&mut self, at: Incarnation, conn: ConnId) {
         let Some(connection) = self.connection(at, conn) else { return };
         if connection.asks {
@@ -218,7 +218,7 @@ impl World {
         self.proceed(at, conn, next);
     }
 
-    /// As [`World::lose_owner`], where the owner is still there to be told.
+    /// As [`World::lose_owner`], if the owner can still be notified.
     pub(crate) fn leave_owner(&mut self, at: Incarnation, owner: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
         let attached =
@@ -235,7 +235,7 @@ impl World {
         self.lose_owner(at, owner);
     }
 
-    /// Every connection that was attached to an owner goes on elsewhere.
+    /// Every connection that was attached to an owner continues at another owner.
     pub(crate) fn lose_owner(&mut self, at: Incarnation, owner: Incarnation) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         process.known.retain(|_, known| *known != owner);
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// It was held for as long as it may be.
+    /// The request was held for as long as permitted.
     pub(super) fn give_up(&mut self, at: Incarnation, conn: ConnId) {
         let secs = self.plan.hold / 1_000;
         if let Some((from, call)) = self.take_call(at, conn) {
@@ -264,7 +264,7 @@ impl World {
         self.finish(at, conn, rest);
     }
 
-    /// The node goes now: whoever still waits here is told.
+    /// The node ends now: answers the requests that still wait here.
     pub(crate) fn give_up_all(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
         let waiting: Vec<ConnId> = process.connections.keys().copied().collect();
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// The node is to go: streams that their clients can come back to end in order.
+    /// The node is about to end: ends the streams in order that their clients can resume.
     pub(crate) fn end_primed(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let mut ending = Vec::new();
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    /// A client hung up on this node.
+    /// A client closed its connection to this node.
     pub(crate) fn hung_up(&mut self, at: Incarnation, conn: ConnId) {
         self.conns.remove(&conn);
         let Some(process) = self.processes.get_mut(&at) else { return };

@@ -1,4 +1,4 @@
-//! What a session's ownership asks for, and what comes of it.
+//! The operations of a session's ownership, and their results.
 
 use conversation::{Event, OwnerTag};
 use ownership::failover::Generation;
@@ -8,7 +8,7 @@ use ownership::tombstones::Tombstone;
 use super::*;
 
 impl World {
-    /// What the node knows now about the store that holds the session.
+    /// The node's present knowledge of the store that has the session.
     pub(super) fn lease_snapshot(&self, at: Incarnation, _id: &SessionId) -> Option<LeaseSnapshot> {
         let process = self.processes.get(&at)?;
         let now = process.clock(self.now);
@@ -77,7 +77,7 @@ impl World {
                     owned.owner.token = token;
                     self.checker.note_heard_claim(token);
                     let owner_tag = OwnerTag(token.random);
-                    // Before anything that happens under it.
+                    // Before any event that happens under the new token.
                     owned.following.push_front(Event::Reclaimed { owner_tag });
                 }
                 Outcome::Deposed | Outcome::Released | Outcome::Ended => {
@@ -106,13 +106,13 @@ impl World {
         self.live(at, id, owned);
     }
 
-    /// The session is not here any more.
+    /// The session is no longer at this node.
     fn let_go(&mut self, at: Incarnation, id: &SessionId, mut owned: Owned, ended: bool) {
         if ended {
             self.end_told(at, &mut owned, true);
         }
         for event in std::mem::take(&mut owned.following) {
-            // Nothing was done for a request that the session has not been told of.
+            // The session has not processed this request, so nothing was done for it.
             let (Event::Posted { sink, .. } | Event::Listened { sink, .. }) = event else {
                 continue;
             };

@@ -1,12 +1,12 @@
-//! What an owner is asked by other nodes, and how it leaves them.
+//! Requests of other nodes to an owner, and the drain of an owner.
 
 use super::*;
 
 impl World {
-    /// A request for a session comes to this node.
+    /// A request for a session arrives at this node.
     pub(crate) fn receive_call(&mut self, at: Incarnation, from: Incarnation, call: Call) {
         let Some(request) = call.request.clone() else {
-            // The record may name this node, or nobody: see for itself.
+            // The record may name this node or no owner: this node checks that itself.
             return self.seek_for_peer(at, from, call);
         };
         let Some(mut owned) = self.take(at, &call.session) else {
@@ -21,7 +21,7 @@ impl World {
         }
         if owned.over || !self.may_act(at, &call.session, &mut owned) {
             self.not_started(at, from, &call);
-            // There is now a reason to claim it.
+            // The session is claimed only if there is a request for it, and now there is one.
             return self.live(at, &call.session, owned);
         }
         let id = self.new_sink(at);
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// A connection is gone, or attached anew.
+    /// A connection is gone, or has another attachment.
     pub(crate) fn receive_end(
         &mut self,
         at: Incarnation,
@@ -57,7 +57,7 @@ impl World {
         });
     }
 
-    /// Every connection that came over a link that broke.
+    /// Closes every connection that came over a link that broke.
     pub(crate) fn lose_callers(&mut self, at: Incarnation, peer: Incarnation) {
         self.close_sinks(at, |sink| sink.from == peer);
         self.forget_calls(at, |by, _| by == peer);
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    // ---- Going ----
+    // ---- Leaving ----
 
     pub(crate) fn hand_over_all(&mut self, at: Incarnation, at_once: bool) {
         let Some(process) = self.processes.get(&at) else { return };
@@ -88,14 +88,14 @@ impl World {
         }
     }
 
-    /// What is in flight has had its time.
+    /// The drain time of the requests in flight is over.
     pub(crate) fn drain_now(&mut self, at: Incarnation) {
         self.hand_over_all(at, true);
         self.end_primed(at);
         self.after(500, Happening::Rings(at, Timer::Leave));
     }
 
-    /// The drained process ends, as soon as nobody needs it any more.
+    /// The drained process ends as soon as no session or connection needs it.
     pub(crate) fn leave(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
         let slot = process.slot;

@@ -1,4 +1,4 @@
-//! The tenant's server, as the session at its owner has it.
+//! The tenant's server at the owner of the session.
 
 use super::*;
 
