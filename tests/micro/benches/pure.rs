@@ -1,4 +1,4 @@
-//! What the work without a socket takes: `cargo bench -p micro`.
+//! Times the work that needs no socket: `cargo bench -p micro`.
 #![allow(missing_docs, reason = "criterion makes undocumented functions")]
 
 use std::time::Duration;

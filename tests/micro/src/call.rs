@@ -1,4 +1,4 @@
-//! A session whose client calls a tool again and again.
+//! A session whose client calls a tool repeatedly.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use conversation::{
 };
 use protocol::{Body, Message, Method, Notification, Request, Response};
 
-/// How far apart calls are. So far that what is kept for replay (five minutes of it) is
-/// soon as much as it will ever be, and every further call costs the same.
+/// The time between two calls, in milliseconds. It is so long that the replay data, which are kept
+/// for five minutes, soon reach their final size. Every further call then costs the same.
 const BETWEEN_CALLS_MS: u64 = 10_000;
-/// Calls until then, made before the first that counts.
+/// The number of calls until then, made before the first call that is measured.
 const WARM_UP: u64 = 64;
 
-/// A live session, its client and its server. The log holds at once what it is given.
+/// A session after the handshake, its client and its server. The log acknowledges at once.
 pub(crate) struct Calls {
     session: Session,
     now: Millis,
     next_sink: u64,
-    /// What the client posts each time: an id may be used again once it is answered.
+    /// The request of each call: an id may be used again once it is answered.
     call: Message,
-    /// What the server says to it, each time.
+    /// The messages of the server for each call.
     said: Vec<Message>,
-    /// What comes of it, each time.
+    /// The expected effects of each call.
     expected: Seen,
     effects: Vec<Effect>,
     seen: Seen,
 }
 
-/// What came of one call.
+/// The counts of the effects of one call.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     sent: u64,
@@ -80,12 +80,12 @@ impl Calls {
             Effect::Send(Message::Request(request)) => Some(request.id.clone()),
             _ => None,
         });
-        self.say(Response::result(id.expect("the server is greeted"), result).into());
+        self.say(Response::result(id.expect("a request to the server"), result).into());
         self.post(Notification::new(Method::Initialized, None).into());
         assert_eq!(self.seen.answers, 2, "`initialize` and `initialized` are answered");
     }
 
-    /// A call, and all that is said to it.
+    /// A call, and all messages of the server for it.
     pub(crate) fn make_one(&mut self) {
         self.seen = Seen::default();
         self.now = self.now.plus(BETWEEN_CALLS_MS);
@@ -106,7 +106,7 @@ impl Calls {
         self.step(Event::ServerMessage { message, about: None });
     }
 
-    /// One step and what its effects bring about, as an actor does it.
+    /// One step, and the events that its effects cause, as an actor performs them.
     fn step(&mut self, event: Event) {
         let mut effects = std::mem::take(&mut self.effects);
         self.session.step(self.now, event, &mut effects);
@@ -139,7 +139,7 @@ impl Calls {
     }
 }
 
-/// A call, and what the server says to it: so many progress notifications, and the answer.
+/// A call and the messages of the server for it: so many progress notifications, and the response.
 fn script(progress: u64) -> (Message, Vec<Message>) {
     let params =
         br#"{"name":"echo","arguments":{"text":"hello there"},"_meta":{"progressToken":17}}"#;

@@ -1,8 +1,8 @@
-//! The smallest pieces of work on a call's way that need no socket, no clock and no
-//! thread: reading envelopes, server-sent events, and a session's steps.
+//! The smallest parts of a call that need no socket, no clock and no thread: reading envelopes,
+//! server-sent events, and the steps of a session.
 //!
-//! The program `instructions` repeats one under a counter, the benchmark `pure` times
-//! them all, so that a count and a time of one name are of the same work.
+//! The program `instructions` repeats one part under an instruction counter, and the benchmark
+//! `pure` times all of them. A count and a time with the same name are of the same work.
 
 mod call;
 
@@ -15,22 +15,22 @@ use crate::call::Calls;
 
 /// A call of a tool, as clients send it.
 const CALL: &[u8] = br#"{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"echo","arguments":{"text":"hello there"},"_meta":{"progressToken":17}}}"#;
-/// What a tool says while it works.
+/// A progress notification of a tool.
 const PROGRESS: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":17,"progress":3,"total":10,"message":"a third"}}"#;
-/// An event id as sessions write them.
+/// An event id in the format of sessions.
 const EVENT_ID: &str = "1042.00c0ffee00c0ffee-1044";
-/// Longest event that is read, in bytes; far above those here.
+/// The longest event that is read, in bytes; far above the events here.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
 /// One piece of work that can be repeated.
 pub struct Work {
-    /// What it is called: its area, and what is done there.
+    /// The name: its area, and what is done there.
     pub name: &'static str,
-    /// Makes what each repetition needs; what it gives does the work once a call.
+    /// Prepares the repetitions. Each call of the returned function does the work once.
     pub prepare: fn() -> Box<dyn FnMut()>,
 }
 
-/// All there are.
+/// Every work.
 pub const WORKS: [Work; 7] = [
     Work { name: "envelope/call", prepare: || parse(Bytes::from_static(CALL)) },
     Work { name: "envelope/result_4k", prepare: || parse(result(4 << 10)) },

@@ -1,13 +1,13 @@
-//! Repeats one piece of work so many times, and says nothing: `instructions NAME COUNT`.
-//! Whoever runs it under a counter takes the difference between two counts.
+//! Repeats one work so many times, without output: `instructions NAME COUNT`. To count the
+//! instructions of one repetition, run it under a counter with two counts and take the difference.
 
 fn main() -> Result<(), String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [name, count] = arguments.as_slice() else {
-        return Err("say which work to repeat, and how many times".into());
+        return Err("usage: instructions NAME COUNT".into());
     };
-    let work = micro::named(name).ok_or_else(|| format!("no work is called {name}"))?;
-    let count: u64 = count.parse().map_err(|_| format!("{count} is no number"))?;
+    let work = micro::named(name).ok_or_else(|| format!("no work has the name {name}"))?;
+    let count: u64 = count.parse().map_err(|_| format!("{count} is not a number"))?;
     let mut once = (work.prepare)();
     for _ in 0..count {
         once();

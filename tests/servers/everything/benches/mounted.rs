@@ -1,5 +1,5 @@
-//! What a call of a mounted `rmcp` service costs between the link and its answer, beside
-//! one of a native handler that does the same.
+//! The cost of a call of a mounted `rmcp` service between the link and its response, compared with
+//! that of an equal native handler.
 #![allow(missing_docs, reason = "criterion makes undocumented functions")]
 
 use std::time::{Duration, Instant};

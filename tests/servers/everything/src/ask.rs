@@ -1,4 +1,4 @@
-//! What a call says to the client, and asks it, before it ends.
+//! Messages and requests that a call sends to the client before it ends.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use crate::Context;
 use crate::session::Session;
 
-/// Why a call ends without the result it was meant to have.
+/// The reason why a call ends without its result.
 pub(crate) enum Stop {
-    /// The client does not want it any more.
+    /// The client has cancelled the call.
     Cancelled,
-    /// The request is not one we can serve: a JSON-RPC error.
+    /// The server does not accept the request: a JSON-RPC error.
     Refused(ErrorData),
-    /// The tool did not succeed: a result that says so (TOOL-05).
+    /// The tool failed: a result with `isError` (TOOL-05).
     Failed(String),
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn log(
     notify(context, ServerNotification::LoggingMessageNotification(notification)).await
 }
 
-/// Sends progress, if the client asked for it (PRG-01).
+/// Sends progress, if the client requested it (PRG-01).
 pub(crate) async fn progress(context: &Context, done: f64, total: f64) -> Result<(), Stop> {
     let Some(token) = context.meta.get_progress_token() else { return Ok(()) };
     let params = ProgressNotificationParam::new(token, done).with_total(total);
@@ -62,7 +62,7 @@ pub(crate) async fn notify(
     context.peer.send_notification(notification).await.map_err(|_| Stop::Cancelled)
 }
 
-/// Asks the client's model.
+/// Sends a sampling request to the client.
 pub(crate) async fn sample(context: &Context, prompt: &str) -> Result<String, Stop> {
     declared(context, "sampling", |client| client.sampling.is_some())?;
     let messages = vec![SamplingMessage::user_text(prompt)];
@@ -72,12 +72,12 @@ pub(crate) async fn sample(context: &Context, prompt: &str) -> Result<String, St
             let text = result.message.content.first().and_then(|block| block.as_text());
             Ok(text.map(|text| text.text.clone()).unwrap_or_default())
         }
-        _ => Err(Stop::Failed("the client's answer to sampling is not one".into())),
+        _ => Err(Stop::Failed("the client's answer is not a sampling result".into())),
     }
 }
 
-/// Asks the client's user. The schema goes out as it is written, which `rmcp`'s own
-/// types would not allow.
+/// Sends an elicitation request to the client. The schema is sent as it is written, which the types
+/// of `rmcp` would not allow.
 pub(crate) async fn elicit(
     context: &Context,
     message: &str,
@@ -88,7 +88,7 @@ pub(crate) async fn elicit(
     let request = CustomRequest::new("elicitation/create", Some(params));
     match ask(context, ServerRequest::CustomRequest(request)).await? {
         ClientResult::ElicitResult(result) => Ok(result),
-        _ => Err(Stop::Failed("the client's answer to elicitation is not one".into())),
+        _ => Err(Stop::Failed("the client's answer is not an elicitation result".into())),
     }
 }
 
@@ -100,11 +100,11 @@ pub(crate) async fn roots(context: &Context) -> Result<Vec<String>, Stop> {
         ClientResult::ListRootsResult(result) => {
             Ok(result.roots.into_iter().map(|root| root.uri).collect())
         }
-        _ => Err(Stop::Failed("the client's answer to roots is not one".into())),
+        _ => Err(Stop::Failed("the client's answer is not a list of roots".into())),
     }
 }
 
-/// Nothing is asked of a client that did not say it can answer (SMP-01, ELI-01, ROOT-01).
+/// Refuses a request to a client that did not declare the capability (SMP-01, ELI-01, ROOT-01).
 fn declared(
     context: &Context,
     what: &str,
@@ -116,7 +116,7 @@ fn declared(
     Err(Stop::Failed(format!("the client did not declare the capability `{what}`")))
 }
 
-/// A question dies with the call that asked it, and the client is told so (CAN-05).
+/// A request to the client ends with the call that sent it, and the client is notified (CAN-05).
 async fn ask(context: &Context, request: ServerRequest) -> Result<ClientResult, Stop> {
     let options = PeerRequestOptions::no_options();
     let sent = context.peer.send_cancellable_request(request, options).await;

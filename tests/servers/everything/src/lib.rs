@@ -1,10 +1,9 @@
-//! The fixture server: what the conformance suite asks for, and what our own tests need.
+//! The fixture server: the features that the conformance suite and our own tests need.
 //!
-//! One [`Everything`] is one session of the handshake revisions (2024-11-05 to
-//! 2025-11-25). It is written with `rmcp` alone and knows nothing of Roundhouse, so
-//! that it can be mounted in a node or run as a program and must behave the same.
-//! It never reads a file or opens a socket, and writes only to the file that
-//! `EVERYTHING_RECORD` names.
+//! One [`Everything`] is one session of the handshake revisions (2024-11-05 to 2025-11-25). It is
+//! written with `rmcp` alone and does not depend on Roundhouse. It can be mounted in a node or run
+//! as a program, and must behave the same in both cases. It never reads a file or opens a socket,
+//! and writes only to the file that `EVERYTHING_RECORD` names.
 
 #![expect(deprecated, reason = "rmcp deprecates logging, sampling and roots of these revisions")]
 
@@ -46,20 +45,20 @@ impl Everything {
         Self::default()
     }
 
-    /// The same, but every list is cut into pages of so many items (at least one).
+    /// The same, but every list is divided into pages of so many items (at least one).
     pub fn with_page_items_max(mut self, items: usize) -> Self {
         self.page_items_max = Some(items.max(1));
         self
     }
 
-    /// The same, but as the only session of a process of its own: `rh_crash` ends the
-    /// process instead of panicking, and `rh_env` tells what it sees.
+    /// The same, but as the only session of its process: `rh_crash` ends the process instead of
+    /// panicking, and `rh_env` lists the names of its environment variables.
     pub fn as_program(mut self) -> Self {
         self.is_program = true;
         self
     }
 
-    /// The page of `items` that is asked for, and the cursor of the next one.
+    /// The requested page of `items`, and the cursor of the next page.
     fn page<T>(
         &self,
         list: &str,
@@ -193,8 +192,8 @@ impl ServerHandler for Everything {
         Ok(())
     }
 
-    /// `rmcp` hands over a request here when it does not know its method, but also when
-    /// it could not read the parameters of one it knows.
+    /// `rmcp` calls this for a request with an unknown method, and also for a request with a known
+    /// method whose parameters it could not read.
     async fn on_custom_request(
         &self,
         request: CustomRequest,

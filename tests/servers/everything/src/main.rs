@@ -1,6 +1,6 @@
-//! The fixture server as a program: MCP over stdin and stdout, nothing else on stdout.
+//! The fixture server as a program: MCP over stdin and stdout, with no other output on stdout.
 //!
-//! `EVERYTHING_PAGE_ITEMS_MAX` cuts every list into pages of so many items.
+//! `EVERYTHING_PAGE_ITEMS_MAX` divides every list into pages of so many items.
 
 use anyhow::Context as _;
 use everything::Everything;

@@ -1,9 +1,9 @@
-//! Lists in pages.
+//! Divides lists into pages.
 
 use rmcp::ErrorData;
 
-/// The page of `items` that `cursor` points at, and the cursor of the next one. A
-/// cursor names its list, so that one of another list is refused (PAG-02).
+/// The page of `items` at `cursor`, and the cursor of the next page. A cursor names its list, so
+/// that a cursor of another list is refused (PAG-02).
 pub(crate) fn page<T>(
     list: &str,
     mut items: Vec<T>,

@@ -23,7 +23,7 @@ pub(crate) fn list() -> Vec<Resource> {
             .with_description("An image of one pixel.")
             .with_mime_type("image/png"),
         Resource::new(WATCHED, "Watched resource")
-            .with_description("A text that subscribers hear of when it is touched.")
+            .with_description("A text whose subscribers are notified when it is touched.")
             .with_mime_type("text/plain"),
     ]
 }
@@ -59,7 +59,7 @@ fn templated(uri: &str, id: &str) -> ResourceContents {
     ResourceContents::text(text.to_string(), uri).with_mime_type("application/json")
 }
 
-/// A URI without a scheme is no URI at all (RES-09); any other is not found (RES-02).
+/// A URI without a scheme is not a URI (RES-09); any other URI is not found (RES-02).
 fn unknown(uri: &str) -> ErrorData {
     let scheme = uri.split_once(':').map_or("", |(scheme, _)| scheme);
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())

@@ -1,4 +1,4 @@
-//! What the server remembers of one client.
+//! The state that the server keeps for one client.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rmcp::ErrorData;
 use rmcp::model::LoggingLevel;
 
-/// Most resources one client may watch; one more is refused with -32602.
+/// The most resources that one client may watch; a further one is refused with -32602.
 const WATCHED_MAX: usize = 64;
 
 /// The state of one session.
@@ -25,7 +25,7 @@ impl Session {
         self.level.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Does the client want messages of that level? (LOG-02)
+    /// Whether the client wants messages of that level (LOG-02).
     pub(crate) fn wants(&self, level: LoggingLevel) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
@@ -52,7 +52,7 @@ impl Session {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the dynamic tool or takes it away; is it there now?
+    /// Adds or removes the dynamic tool. Returns whether it is listed now.
     pub(crate) fn toggle_dynamic_tool(&self) -> bool {
         !self.has_dynamic_tool.fetch_xor(true, Ordering::Relaxed)
     }

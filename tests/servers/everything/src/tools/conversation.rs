@@ -1,4 +1,4 @@
-//! Tools that talk with the client before they answer.
+//! Tools that send messages or requests to the client before they answer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Call, Outcome, text, tool};
 use crate::ask;
 
 const STEP: Duration = Duration::from_millis(50);
-/// Long enough for a gateway to close the stream and for the client to come back.
+/// Long enough for a gateway to close the stream and for the client to resume it.
 const ABSENCE: Duration = Duration::from_millis(300);
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -20,12 +20,12 @@ pub(super) fn tools() -> Vec<Tool> {
         tool(
             "test_sampling",
             "Asks the client's model",
-            json!({ "prompt": { "type": "string", "description": "Required. What to ask" } }),
+            json!({ "prompt": { "type": "string", "description": "Required. The prompt for the model" } }),
         ),
         tool(
             "test_elicitation",
             "Asks the client's user for a name and an address",
-            json!({ "message": { "type": "string", "description": "Required. What to say" } }),
+            json!({ "message": { "type": "string", "description": "Required. The message for the user" } }),
         ),
         tool("test_reconnection", "Takes so long that a client may lose its stream", json!({})),
     ]
@@ -84,12 +84,12 @@ pub(super) async fn reconnection(call: Call<'_>) -> Outcome {
     text("Reconnection test completed")
 }
 
-/// What the user did, in the words the conformance suite looks for.
+/// The action of the user, in the format that the conformance suite expects.
 pub(super) fn told(answer: &ElicitResult) -> String {
     let action = match answer.action {
         ElicitationAction::Accept => "accept",
         ElicitationAction::Decline => "decline",
-        // The type leaves room for more, the revisions do not.
+        // The type permits other actions, the revisions do not.
         _ => "cancel",
     };
     let content = answer.content.clone().unwrap_or_else(|| json!({}));

@@ -1,4 +1,4 @@
-//! The tools: what they are called, what they take, and who answers them.
+//! The tools: their names, their arguments, and their functions.
 
 mod content;
 mod conversation;
@@ -20,8 +20,8 @@ use crate::ask::Stop;
 use crate::session::Session;
 use crate::{Context, Everything};
 
-/// The tools every session has, in the order they are listed. The first one needs no
-/// arguments and never fails.
+/// The tools of every session, in the order of their list. The first one needs no arguments and
+/// never fails.
 static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     let mut tools = content::tools();
     tools.extend(conversation::tools());
@@ -33,7 +33,7 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
 
 /// The tool that `rh_toggle_tool` adds.
 static DYNAMIC: LazyLock<Tool> =
-    LazyLock::new(|| tool("rh_dynamic", "Is there only after rh_toggle_tool", json!({})));
+    LazyLock::new(|| tool("rh_dynamic", "Exists only after rh_toggle_tool", json!({})));
 
 pub(crate) fn list(session: &Session) -> Vec<Tool> {
     let mut tools = TOOLS.clone();
@@ -103,8 +103,8 @@ impl Call<'_> {
         &self.server.session
     }
 
-    /// The arguments as the tool takes them; wrong ones are the tool's failure, so that
-    /// a model can read what was wrong (TOOL-04).
+    /// The arguments in the type of the tool. Wrong arguments are a failure of the tool, so that a
+    /// model can read the reason (TOOL-04).
     fn arguments<T: DeserializeOwned>(&self) -> Result<T, Stop> {
         T::deserialize(&self.arguments)
             .map_err(|error| Stop::Failed(format!("invalid arguments: {error}")))
@@ -121,8 +121,8 @@ fn content(blocks: Vec<ContentBlock>) -> Outcome {
     Ok(CallToolResult::success(blocks))
 }
 
-/// A tool whose arguments are `properties`. Those whose description begins with
-/// "Required" have to be there.
+/// A tool with these `properties` as arguments. An argument is required if its description begins
+/// with "Required".
 fn tool(name: &'static str, description: &'static str, properties: Value) -> Tool {
     let required: Vec<&String> = properties
         .as_object()

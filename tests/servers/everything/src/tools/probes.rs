@@ -1,4 +1,4 @@
-//! Tools of our own, for what the conformance suite does not look at.
+//! Tools for behaviour that the conformance suite does not check.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use super::{Call, Outcome, read_only, text, tool};
 use crate::ask::{self, Stop};
 use crate::resources::WATCHED;
 
-/// Most steps one call may take; more are refused.
+/// The most steps of one call; more are refused.
 pub(super) const STEPS_MAX: u32 = 100_000;
-/// Largest text one call may ask for; a larger one is refused.
+/// The largest text that one call may request; a larger one is refused.
 pub(super) const BIG_BYTES_MAX: usize = 64 << 20;
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -47,12 +47,12 @@ pub(super) fn tools() -> Vec<Tool> {
             json!({ "times": number("Required. How many questions") }),
         ),
         tool("rh_roots", "Answers with the client's roots", json!({})),
-        tool("rh_touch_resource", "Tells a subscriber that the resource changed", json!({})),
-        tool("rh_toggle_tool", "Adds the tool rh_dynamic, or takes it away", json!({})),
+        tool("rh_touch_resource", "Notifies a subscriber that the resource changed", json!({})),
+        tool("rh_toggle_tool", "Adds the tool rh_dynamic, or removes it", json!({})),
         tool("rh_cancelled", "Answers how many calls were cancelled so far", json!({})),
         tool("rh_env", "Answers with the names of the environment variables", json!({})),
         tool("rh_pid", "Answers with the process id", json!({})),
-        tool("rh_crash", "Ends the process, or panics where it shares one", json!({})),
+        tool("rh_crash", "Ends the process, or panics if it shares one", json!({})),
         read_only(tool(
             "rh_big",
             "Answers with a long text",
@@ -61,7 +61,7 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-/// `None` when there is no such tool.
+/// `None` if there is no such tool.
 pub(super) async fn run(name: &str, call: Call<'_>) -> Option<Outcome> {
     Some(match name {
         "rh_echo" => echo(call),
@@ -156,7 +156,7 @@ async fn toggle(call: Call<'_>) -> Outcome {
     text(if is_there { "rh_dynamic is there" } else { "rh_dynamic is gone" })
 }
 
-/// In a shared process the names are none of the client's business.
+/// In a shared process, a client must not see the names of environment variables.
 fn env(call: &Call<'_>) -> Outcome {
     if !call.server.is_program {
         return Err(Stop::Failed("rh_env needs the server to run as a program".into()));

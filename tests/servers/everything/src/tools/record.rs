@@ -1,7 +1,7 @@
-//! A tool that leaves a trace of each of its runs outside its process, so that a test can
-//! tell afterwards what ran, and how often, whatever was killed meanwhile.
+//! A tool that records each of its runs outside its process. A test can check afterwards which
+//! calls ran, and how often, even if processes were killed.
 //!
-//! It writes only to the file that `EVERYTHING_RECORD` names; a caller names none.
+//! It writes only to the file that `EVERYTHING_RECORD` names; a caller cannot choose a file.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -15,30 +15,30 @@ use super::probes::{BIG_BYTES_MAX, STEPS_MAX, within};
 use super::{Call, Outcome, text, tool};
 use crate::ask::{self, Stop};
 
-/// Longest key that is written down.
+/// The longest key that is recorded, in bytes.
 const KEY_BYTES_MAX: usize = 200;
 
 pub(super) fn tools() -> Vec<Tool> {
     let number = |text| json!({ "type": "integer", "minimum": 0, "description": text });
     let arguments = || {
         json!({
-            "key": { "type": "string", "description": "Required. What to write down" },
+            "key": { "type": "string", "description": "Required. The key to record" },
             "asks": number("How many questions to ask the user first"),
             "n": number("How far to count then"),
             "interval_ms": number("Time between two numbers"),
-            "ms": number("How long to be silent at the end"),
-            "bytes": number("How much longer the answer is than the key"),
+            "ms": number("How long to wait at the end"),
+            "bytes": number("How many bytes the answer has besides the key"),
         })
     };
     let hint = ToolAnnotations::new().idempotent(true).open_world(false);
     vec![
-        tool("rh_record", "Writes down that it ran, then asks and counts", arguments()),
+        tool("rh_record", "Records its run, then asks and counts", arguments()),
         tool("rh_record_again", "Like rh_record, and may be run again", arguments())
             .with_annotations(hint),
     ]
 }
 
-/// One line for each run: the key, and the process it ran in.
+/// Writes one line for each run: the key, and the process of the run.
 pub(super) async fn run(call: Call<'_>) -> Outcome {
     #[derive(Deserialize)]
     struct Arguments {
@@ -75,14 +75,14 @@ pub(super) async fn run(call: Call<'_>) -> Outcome {
 
 fn write_down(key: &str) -> Result<(), Stop> {
     let path = std::env::var_os("EVERYTHING_RECORD")
-        .ok_or_else(|| Stop::Failed("EVERYTHING_RECORD names no file".into()))?;
+        .ok_or_else(|| Stop::Failed("set EVERYTHING_RECORD to a file".into()))?;
     if key.len() > KEY_BYTES_MAX || key.contains(char::is_whitespace) {
         let why = format!("invalid arguments: `key` is one word of at most {KEY_BYTES_MAX} bytes");
         return Err(Stop::Failed(why));
     }
-    // One short write to a file opened for appending is never torn, even with other writers.
+    // A short write to a file in append mode is atomic, even with other writers.
     let line = format!("{key} {}\n", std::process::id());
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|mut file| file.write_all(line.as_bytes()))
-        .map_err(|error| Stop::Failed(format!("the run cannot be written down: {error}")))
+        .map_err(|error| Stop::Failed(format!("the run cannot be recorded: {error}")))
 }

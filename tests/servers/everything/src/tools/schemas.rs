@@ -1,4 +1,4 @@
-//! Tools whose point is a schema: their own, or that of a form.
+//! Tools with special schemas: of their arguments, or of a form.
 
 use rmcp::model::Tool;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! A client that speaks raw JSON with the fixture server, mounted or as a program.
+//! A client that exchanges raw JSON with the fixture server, mounted or as a program.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 pub(crate) enum Kind {
     /// Mounted in this process.
     Native,
-    /// A child that speaks over pipes.
+    /// A child process connected by pipes.
     Program,
 }
 
-/// Fails the test when nothing comes for so long.
+/// The test fails if no message arrives within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Client {
@@ -42,7 +42,7 @@ impl Client {
         Self { wire, requests: 0 }
     }
 
-    /// A client after the handshake, which can be asked everything.
+    /// A client after the handshake, with all capabilities.
     pub(crate) async fn initialized(kind: Kind) -> Self {
         let mut client = Self::connect(kind, None).await;
         let capabilities = json!({ "sampling": {}, "elicitation": {}, "roots": {} });
@@ -61,7 +61,7 @@ impl Client {
         result
     }
 
-    /// Sends a request and gives its id.
+    /// Sends a request and returns its id.
     pub(crate) async fn send(&mut self, method: &str, params: Value) -> i64 {
         self.requests += 1;
         let id = self.requests;
@@ -78,7 +78,7 @@ impl Client {
         self.write(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": result })).await;
     }
 
-    /// The answer to a request before which the server says nothing.
+    /// The response to a request before which the server sends no message.
     pub(crate) async fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params).await;
         let message = self.next().await;
@@ -86,7 +86,7 @@ impl Client {
         message
     }
 
-    /// The result of a tool that says nothing before it.
+    /// The result of a tool that sends no message before it.
     pub(crate) async fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let params = json!({ "name": tool, "arguments": arguments });
         let answer = self.request("tools/call", params).await;
@@ -94,17 +94,17 @@ impl Client {
         answer["result"].clone()
     }
 
-    /// The text of a tool that says nothing before it.
+    /// The text of a tool that sends no message before it.
     pub(crate) async fn text(&mut self, tool: &str, arguments: Value) -> String {
         text(&self.call(tool, arguments).await)
     }
 
-    /// What the server says next.
+    /// The next message of the server.
     pub(crate) async fn next(&mut self) -> Value {
-        tokio::time::timeout(PATIENCE, self.read()).await.expect("the server says something")
+        tokio::time::timeout(PATIENCE, self.read()).await.expect("a message of the server")
     }
 
-    /// Has the program closed its output, with nothing left in it?
+    /// Whether the program has closed its output, and all of it was read.
     pub(crate) async fn ended(&mut self) -> bool {
         let Wire::Pipes { output, .. } = &mut self.wire else { return false };
         let rest = tokio::time::timeout(PATIENCE, output.next_line()).await;

@@ -1,4 +1,4 @@
-//! What the fixture server does, told once and held by both of its kinds.
+//! The tests of the fixture server, run for both of its kinds.
 
 mod client;
 mod features;
@@ -7,7 +7,7 @@ mod tools;
 
 use crate::client::Kind;
 
-/// Each test as a test of each kind.
+/// Each test, run for each kind.
 macro_rules! scenarios {
     ($($file:ident :: $scenario:ident,)+) => {
         mod native {

@@ -1,4 +1,4 @@
-//! Tools that talk with the client before they answer.
+//! Tools that send messages or requests to the client before they answer.
 
 use serde_json::{Value, json};
 
@@ -149,9 +149,10 @@ pub(crate) async fn a_cancelled_call_is_counted_and_not_answered(kind: Kind) {
     let params = json!({ "name": "rh_sleep", "arguments": { "ms": 600_000 } });
     let id = client.send("tools/call", params).await;
     client.notify("notifications/cancelled", json!({ "requestId": id, "reason": "enough" })).await;
-    // The next answer is not the cancelled call's; it may come before the call has stopped.
+    // The next response is not that of the cancelled call; it may arrive before the call has
+    // stopped.
     while client.text("rh_cancelled", json!({})).await != "1" {}
-    // Nobody minds the cancellation of what is not there.
+    // A cancellation of an unknown or finished request is ignored.
     client.notify("notifications/cancelled", json!({ "requestId": id })).await;
     client.notify("notifications/cancelled", json!({ "requestId": "never" })).await;
     assert_eq!(client.text("rh_cancelled", json!({})).await, "1");
@@ -177,6 +178,6 @@ pub(crate) async fn a_crash_is_no_silent_end(kind: Kind) {
         assert_eq!(client.text("rh_cancelled", json!({})).await, "0");
     } else {
         client.send("tools/call", json!({ "name": "rh_crash" })).await;
-        assert!(client.ended().await, "the output is closed without another word");
+        assert!(client.ended().await, "the output is closed without a further message");
     }
 }

@@ -1,4 +1,4 @@
-//! Tools that answer without a word before.
+//! Tools that answer without sending other messages first.
 
 use serde_json::{Value, json};
 
