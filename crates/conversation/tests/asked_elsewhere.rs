@@ -1,4 +1,4 @@
-//! A client gets a server request on another stream than that of the call that it is for.
+//! A client receives a server request on another stream than that of its call.
 
 use crate::world::{NEW, World, accepted, cursor};
 use conversation::{Limits, Rerun};
@@ -14,7 +14,7 @@ fn called(world: &World) -> usize {
     world.sent_methods().iter().filter(|method| *method == "tools/call").count()
 }
 
-/// If the connection of a call is lost, its client gets the server request on the GET stream.
+/// If the connection of a call is lost, its client receives the server request on the GET stream.
 #[test]
 fn a_call_that_asked_its_client_elsewhere_is_not_run_again_either() {
     for answered in [false, true] {
@@ -24,7 +24,7 @@ fn a_call_that_asked_its_client_elsewhere_is_not_run_again_either() {
         world.hang_up(lost);
         world.prompt_log = false;
         world.ask("theirs", Some(1));
-        // The client gets the server request only when the next owner would know its call.
+        // The client receives the server request only when the next owner would know its call.
         world.acknowledge_log();
         assert_eq!(world.gist(listening), [""; 0]);
         world.prompt_log = true;

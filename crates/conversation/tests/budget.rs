@@ -19,7 +19,7 @@ fn while_the_budget_is_exhausted_new_requests_get_an_error_and_those_in_flight_g
     assert_eq!(world.gist(refused), ["2 error -32000"]);
     assert!(world.json(refused)["error"]["message"].to_string().contains("session_bytes_max"));
     let ping = world.post(r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#);
-    assert_eq!(world.gist(ping), ["3 result"], "a ping keeps nothing");
+    assert_eq!(world.gist(ping), ["3 result"], "a ping needs no memory");
     world.answer(1, "done");
     assert_eq!(world.gist(before), ["1 result"]);
     world.step(Event::Budget(BudgetVerdict::Available));

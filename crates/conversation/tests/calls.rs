@@ -283,7 +283,7 @@ fn the_draft_checks_mirrored_headers_and_parameters_and_older_revisions_do_not()
     };
     let id = list.id.clone();
     let early = world.post_with(call, headers("Hello"));
-    assert!(world.connections[&early].answer.is_none(), "it waits for the list");
+    assert!(world.connections[&early].answer.is_none(), "the call waits for the list of tools");
     let tools = br#"{"tools":[{"name":"t","inputSchema":{"type":"object","properties":{"value":{"type":"string","x-mcp-header":"Value"}}}}]}"#;
     world.send_from_server(Response::result(id, tools));
     world.answer(1, "done");
@@ -337,7 +337,7 @@ fn a_server_asks_nothing_before_its_handshake_and_never_initializes_a_client() {
     assert!(refused(&world) && !world.connections[&sink].open);
 }
 
-/// Subscribes; the server confirms if it was asked.
+/// Subscribes; the server confirms if it received the request.
 fn subscribe(world: &mut World, id: i64, uri: &str) -> Vec<String> {
     let sink = world.post(&format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/subscribe","params":{{"uri":"{uri}"}}}}"#
@@ -358,7 +358,7 @@ fn subscriptions_are_bounded_in_bytes_each_and_together() {
     }
     let before = world.state.1.len();
     assert_eq!(subscribe(&mut world, 50, "x"), ["50 error -32000"]);
-    // A second subscription to the same resource needs no room.
+    // A second subscription to the same resource needs no memory.
     assert_eq!(subscribe(&mut world, 51, &uri(3)), ["51 result"]);
     assert_eq!(world.state.1.len(), before);
 }

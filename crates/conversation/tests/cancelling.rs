@@ -1,4 +1,4 @@
-//! An acknowledged cancellation outlives the owner.
+//! An acknowledged cancellation remains effective after the owner is lost.
 
 use crate::world::{NEW, World, accepted};
 use conversation::{Answer, Limits, Rerun, SinkId};
@@ -23,7 +23,7 @@ fn called(world: &World) -> usize {
     world.sent_methods().iter().filter(|method| *method == "tools/call").count()
 }
 
-/// Neither POST is acknowledged before the store holds what was written; then both are.
+/// Neither POST is acknowledged before the store has executed the writes; then both are.
 fn both_wait(world: &mut World, first: SinkId, second: SinkId) {
     assert_eq!(world.connections[&first].answer, None);
     assert_eq!(world.connections[&second].answer, None, "the second was acknowledged too early");
@@ -99,7 +99,7 @@ fn a_cancellation_that_overtakes_its_call_is_known_to_the_next_owner() {
         let call = if again { world.post_again(CALL) } else { world.post(CALL) };
         assert!(world.connections[&call].finished, "the call waits for the server");
         assert_eq!(called(&world), 0, "the call was run");
-        // Also at the owner after that one.
+        // The same holds at the next owner.
         world.restore(0);
         let call = world.post_again(CALL);
         assert_eq!(world.connections[&call].answer, Some(Answer::Nothing));

@@ -1,7 +1,7 @@
 //! Invariants of any sequence of events: no message lost, doubled or on another stream, one final
 //! response for every request, and every limit.
 //!
-//! `World` checks each effect; this file checks what only a whole run shows.
+//! `World` checks each effect; this file checks the invariants of a whole run.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn run(revision: &str, limits: Limits, prompt: bool, acts: Vec<Act>) {
     check(scenario, nothing_dropped);
 }
 
-/// As `run`, and owners are lost or leave, and others follow.
+/// As `run`, and owners are lost or leave, and other owners follow.
 fn run_with_deaths(limits: Limits, prompt: bool, rerun: Rerun, annotated: bool, acts: Vec<Act>) {
     let mut scenario = Scenario::with("2025-11-25", limits, prompt, rerun);
     scenario.annotated = annotated;
@@ -43,8 +43,8 @@ fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
         }
         let dropped = received.messages.iter().any(|text| text.contains("-32603"));
         if received.unlogged && dropped && ids.len() > 1 {
-            // A client that resumes a trimmed stream gets again every message that it got without
-            // an id.
+            // A client that resumes a trimmed stream receives again every message that it received
+            // without an id.
             continue;
         }
         let words = final_responses(&received.messages);
@@ -52,7 +52,7 @@ fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
         assert_eq!(words.len(), distinct.len(), "two final responses to {post:?}: {words:?}");
         let expected: BTreeSet<_> =
             ids.iter().copied().filter(|id| !scenario.cancelled.contains(id)).collect();
-        assert!(distinct.iter().all(|id| ids.contains(id)), "a word on another's request");
+        assert!(distinct.iter().all(|id| ids.contains(id)), "a final response to another POST");
         if received.complete {
             assert!(
                 expected.is_subset(&distinct),
@@ -106,7 +106,8 @@ fn for_large() -> Limits {
 /// The largest message of [`for_large`].
 const LARGE_MAX: usize = 2_000;
 
-/// As `run`, with messages around every limit in bytes: a client that stays gets every message.
+/// As `run`, with messages around every limit in bytes: a client that stays connected receives
+/// every message.
 fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
     let mut scenario = Scenario::new(revision, for_large(), prompt);
     scenario.large = Some(LARGE_MAX + LARGE_MAX / 10);
@@ -117,7 +118,7 @@ fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
     for post in scenario.posts.keys() {
         let connection = &scenario.world.connections[post];
         let dropped = connection.messages().iter().any(|text| text.contains("were dropped"));
-        assert!(connection.gone || !dropped, "{post:?} was received {:?}", connection.messages());
+        assert!(connection.gone || !dropped, "{post:?} received {:?}", connection.messages());
     }
 }
 

@@ -95,7 +95,7 @@ fn a_call_that_asked_its_client_something_is_not_run_again_and_its_question_is_w
     let second = world.listen(Some(cut_at));
     assert_eq!(world.gist(second), ["notifications/cancelled", "1 error -32000"]);
     let late = world.post(&format!(r#"{{"jsonrpc":"2.0","id":"{question}","result":{{}}}}"#));
-    assert!(accepted(&world, late), "it is accepted, and sent nowhere");
+    assert!(accepted(&world, late), "the late answer is accepted and dropped");
     assert!(!world.sent_methods().contains(&"response what".to_owned()));
 }
 
@@ -256,7 +256,7 @@ fn a_change_that_the_store_lacks_at_the_end_is_not_acknowledged() {
     assert_eq!(world.connections[&cancelled].answer, None, "{:?}", world.gist(call));
     let sink = world.sink();
     world.step(Event::Deleted { sink });
-    // The end may yet be lost with its owner, and then the session goes on.
+    // The end may still be lost with its owner, and then the session continues.
     assert_eq!(world.gist(level), ["2 error -32000"]);
     assert!(!accepted(&world, cancelled));
 }
@@ -265,7 +265,7 @@ fn a_change_that_the_store_lacks_at_the_end_is_not_acknowledged() {
 fn what_is_changed_before_initialized_is_held_too() {
     let mut world = World::with(Limits::default(), Rerun::Annotated, None);
     world.initialize(NEW, ELICITS);
-    assert_eq!(world.state.0, 0, "the handshake alone changes nothing");
+    assert_eq!(world.state.0, 0, "the handshake alone does not change the state");
     let level = world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
     world.send_from_server(Response::result(2.into(), b"{}"));
@@ -292,7 +292,7 @@ fn a_streamed_answer_to_what_changes_a_session_waits_for_its_record() {
     let through = world.appended;
     world.acknowledged = through;
     world.step(Event::Appended { through });
-    assert!(world.gist(level).is_empty(), "the state is not held");
+    assert!(world.gist(level).is_empty(), "the state is not saved");
     world.step(Event::Saved { version: 2 });
     assert_eq!(world.gist(level), ["2 result"]);
 }
@@ -400,7 +400,7 @@ fn an_idle_server_is_stopped_and_then_the_session_sleeps_until_it_is_touched() {
     world.wait(30_000);
     assert_eq!(world.over, Some(Cause::Asleep));
     world.restore(0);
-    assert!(!world.link_open, "it wakes without its server");
+    assert!(!world.link_open, "the session resumes without its server");
     let call = world.call(1);
     start(&mut world);
     world.answer(1, "awake");
@@ -422,7 +422,7 @@ fn a_quiet_streams_opening_outlives_the_trimming_of_the_log() {
     let checkpoints = |entries: &mut dyn Iterator<Item = &Bytes>| {
         entries.filter(|entry| entry.starts_with(br#"{"k":"checkpoint""#)).count()
     };
-    assert!(checkpoints(&mut world.history.values()) < 150, "written seldom");
+    assert!(checkpoints(&mut world.history.values()) < 150, "too many checkpoints");
     world.restore(0);
     let second = world.listen(Some(cut_at));
     start(&mut world);
@@ -450,7 +450,7 @@ fn an_idle_session_ends_up_with_an_empty_log_and_is_not_woken_for_it_for_ever() 
     let mut world = live();
     let sink = world.listen(None);
     world.wait(1_700_000);
-    assert_eq!(world.held.len(), 1, "what carries the open stream");
+    assert_eq!(world.held.len(), 1, "the entry of the open stream");
     assert!(world.held.values().map(Bytes::len).sum::<usize>() < 300);
     world.restore(0);
     let again = world.listen(Some(cursor(&world, sink)));

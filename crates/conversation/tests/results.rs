@@ -1,5 +1,5 @@
-//! Results of every size and at every speed of the store: the client gets each one, or one error
-//! that names the limit.
+//! Results of every size and at every speed of the store: the client receives each result, or one
+//! error that names the limit.
 
 use crate::world::{NEW, World, accepted, cursor};
 use conversation::{Answer, Event, EventId, Frame, Limits, Refusal, SinkId};
@@ -29,7 +29,7 @@ fn stream(world: &mut World, id: u64) -> SinkId {
     sink
 }
 
-/// The bytes of the messages that a connection got.
+/// The bytes of the messages that a connection received.
 fn bytes_received(world: &World, sink: SinkId) -> usize {
     world.connections[&sink].messages().iter().map(String::len).sum()
 }
@@ -185,12 +185,12 @@ fn a_store_that_refuses_keeps_no_client_from_its_head_and_its_result() {
         let connection = &world.connections[&sink];
         assert!(connection.open && connection.at.is_none());
         assert_eq!(connection.frames, [Frame::KeepAlive]);
-        // The call goes on for as long as the server works.
+        // The call continues as long as the server works.
         world.wait(100_000);
         assert!(!world.connections[&sink].finished);
         world.answer(1, "done");
         world.wait(24_999);
-        assert_eq!(world.gist(sink), Vec::<String>::new(), "the store may yet take it");
+        assert_eq!(world.gist(sink), Vec::<String>::new(), "the store may still answer");
         world.wait(1);
         assert_eq!(world.gist(sink), ["progress 1", "1 result"]);
         let connection = &world.connections[&sink];
@@ -198,7 +198,7 @@ fn a_store_that_refuses_keeps_no_client_from_its_head_and_its_result() {
         let with_id = |frame: &&Frame| {
             matches!(frame, Frame::Cursor { .. } | Frame::Message { id: Some(_), .. })
         };
-        assert_eq!(connection.frames.iter().find(with_id), None, "the log holds nothing of it");
+        assert_eq!(connection.frames.iter().find(with_id), None, "the log has no event of it");
         world.acknowledge();
     }
 }
@@ -246,7 +246,7 @@ fn a_result_sent_without_an_id_is_replayed_only_to_a_client_that_resumes() {
     world.wait(25_000);
     assert_eq!(world.gist(sink), ["progress 1", "1 result"]);
     world.acknowledge();
-    assert_eq!(world.gist(sink), ["progress 1", "1 result"], "not twice on one connection");
+    assert_eq!(world.gist(sink), ["progress 1", "1 result"], "no message is sent twice");
     let again = world.listen(Some(cut_at));
     assert_eq!(world.gist(again), ["1 result"]);
 }
@@ -302,7 +302,7 @@ fn what_would_acknowledge_a_change_is_an_error_where_the_store_refuses() {
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
 
-/// How often the server got a call.
+/// How often the server received a call.
 fn runs(world: &World) -> usize {
     world.sent_methods().iter().filter(|method| *method == "tools/call").count()
 }
@@ -314,7 +314,7 @@ fn a_result_whose_connection_was_lost_answers_the_repeated_post() {
     world.hang_up(lost);
     world.answer(1, "done");
     world.wait(24_000);
-    // As often as the client posts it.
+    // The result is returned each time that the client posts the call.
     for _ in 0..2 {
         let again = world.post_again(CALL);
         assert_eq!(world.gist(again), ["1 result"]);
@@ -323,7 +323,7 @@ fn a_result_whose_connection_was_lost_answers_the_repeated_post() {
     world.wait(1_000);
     let late = world.post_again(CALL);
     world.send_from_server(protocol::Response::result("none".into(), b"{}"));
-    assert_ne!(world.gist(late), ["1 result"], "it is not kept for ever");
+    assert_ne!(world.gist(late), ["1 result"], "the result is kept too long");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn a_request_that_timed_out_meanwhile_gets_its_error_and_a_cancelled_one_nothing
     world.post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
     let again = world.post_again(CALL);
     assert_eq!(world.connections[&again].answer, Some(Answer::Nothing));
-    // Also if the result was there before.
+    // The same if the result arrived before the cancellation.
     let lost = world.call(2);
     world.hang_up(lost);
     world.answer(2, "done");

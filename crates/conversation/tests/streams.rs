@@ -1,4 +1,4 @@
-//! Which message is sent on which stream, and what a client gets that resumes one.
+//! The stream of each message, and the messages that a client receives when it resumes a stream.
 
 use crate::world::{NEW, World, cursor, live};
 use conversation::{Answer, EventId, Frame, Limits, Refusal};
@@ -74,7 +74,7 @@ fn a_stream_cut_in_mid_call_goes_on_where_it_was_cut() {
     assert_eq!(world.gist(second), ["progress 2", "progress 3", "1 result"]);
     assert!(world.connections[&second].finished);
     let third = world.listen(Some(cut_at));
-    assert_eq!(world.gist(third), world.gist(second), "coming back twice gives the same");
+    assert_eq!(world.gist(third), world.gist(second), "a second resume returns the same messages");
 }
 
 #[test]

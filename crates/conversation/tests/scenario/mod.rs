@@ -9,7 +9,7 @@ use protocol::{Message, Method, Notification, RequestId, Response};
 
 use crate::world::{self, World};
 
-/// One event of a client, a server, a log or a clock. Numbers select among the existing ones.
+/// One event of a client, a server, a log or a clock. A number selects one of the existing items.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Call,
@@ -87,7 +87,7 @@ pub(crate) struct Scenario {
     batches: bool,
     next_id: u64,
     next_mark: u64,
-    /// Requests that the server got and has not answered.
+    /// Requests that the server received and has not answered.
     open: Vec<u64>,
     answered: Vec<u64>,
     pub(crate) cancelled: BTreeSet<u64>,
@@ -97,9 +97,9 @@ pub(crate) struct Scenario {
     pub(crate) progress: BTreeMap<u64, Vec<u64>>,
     /// The connections on which a POST's answer continued after its owner was lost.
     chains: BTreeMap<SinkId, Vec<SinkId>>,
-    /// How often the server got each request.
+    /// How often the server received each request.
     pub(crate) runs: BTreeMap<u64, u32>,
-    /// Do the server's annotations allow to call its tool twice?
+    /// Whether the server's annotations permit a second call of its tool.
     pub(crate) annotated: bool,
     pub(crate) deaths: u32,
     /// Approximate size of the largest answers and logs of the server, in bytes.
@@ -210,7 +210,7 @@ impl Scenario {
                     let sink = self.world.post(&format!(
                         r#"{{"jsonrpc":"2.0","id":"{id}","result":{{"action":"decline"}}}}"#
                     ));
-                    // Accepted when the log holds it; every owner that knows the server request
+                    // It is accepted when the log has it; every owner with this server request
                     // accepts it.
                     let is_fine = match &self.world.connections[&sink].answer {
                         None | Some(Answer::Accepted | Answer::Refused(Refusal::Moved)) => true,
@@ -313,7 +313,8 @@ impl Scenario {
             let connection = self.world.connections.get_mut(&sink).unwrap();
             (connection.moved, connection.gone) = (false, true);
             if connection.is_unlogged() {
-                // A resume would repeat what the client got without an id: it gets an error.
+                // A resume would repeat the messages that the client received without an id: it
+                // gets an error.
                 continue;
             }
             let next = match (cursor, body) {
@@ -356,7 +357,7 @@ impl Scenario {
         }
     }
 
-    /// Records what the server got.
+    /// Records what the server received.
     fn read_sent(&mut self) {
         while self.seen_sent < self.world.sent.len() {
             let message = self.world.sent[self.seen_sent].clone();
@@ -381,7 +382,7 @@ impl Scenario {
         }
     }
 
-    /// The ids of all server requests that the client got.
+    /// The ids of all server requests that the client received.
     fn asked(&self) -> BTreeSet<String> {
         let messages = self.world.connections.values().flat_map(world::Connection::messages);
         messages
@@ -422,7 +423,7 @@ impl Scenario {
         assert_eq!(self.world.session.load().exchanges, 0);
     }
 
-    /// Every message that the client of one POST got, over all its connections.
+    /// Every message that the client of one POST received, over all its connections.
     pub(crate) fn received(&mut self, post: SinkId) -> Received {
         let mut chain = vec![post];
         chain.extend(self.chains.get(&post).into_iter().flatten());
@@ -463,7 +464,7 @@ impl Scenario {
         received
     }
 
-    /// The numbers of all events of an event's stream that the log ever held.
+    /// The numbers of all events of an event's stream that the log ever had.
     pub(crate) fn events_beside(&self, id: EventId) -> Vec<u64> {
         let owner_tag = format!(r#""e":"{}""#, id.owner_tag);
         let history = &self.world.history;
@@ -486,9 +487,9 @@ pub(crate) struct Received {
     /// The events, in the order of their arrival.
     pub(crate) events: Vec<EventId>,
     pub(crate) cursor: Option<EventId>,
-    /// Is it complete?
+    /// Whether all messages of the stream were received.
     pub(crate) complete: bool,
-    /// Does it have messages without an event id? A later connection may repeat those.
+    /// Whether it has messages without an event id. A later connection may repeat those.
     pub(crate) unlogged: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The environment of one session: a log that acknowledges on command, connections that record
-//! the frames they get, and a server that records its messages.
+//! The environment of one session: a log that acknowledges on command, connections that record the
+//! frames that they receive, and a server that records its messages.
 //!
 //! Every effect is checked against the invariants of all effects, in every test.
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -19,7 +19,7 @@ pub(crate) struct Connection {
     pub(crate) open: bool,
     pub(crate) frames: Vec<Frame>,
     pub(crate) finished: bool,
-    /// Is the node that has the client's connection to continue at another owner?
+    /// Whether the node that has the client's connection must continue at another owner.
     pub(crate) moved: bool,
     /// The event to resume the stream after, according to its head.
     pub(crate) at: Option<EventId>,
@@ -31,7 +31,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The messages that it got, in order.
+    /// The messages that the connection received, in order.
     pub(crate) fn messages(&self) -> Vec<String> {
         let text = |data: &Bytes| String::from_utf8(data.to_vec()).unwrap();
         match &self.answer {
@@ -48,12 +48,12 @@ impl Connection {
         }
     }
 
-    /// Did it get a message without an event id, which no resumed stream begins after?
+    /// Whether it received a message without an event id, after which no stream can be resumed.
     pub(crate) fn is_unlogged(&self) -> bool {
         self.frames.iter().any(|frame| matches!(frame, Frame::Message { id: None, .. }))
     }
 
-    /// The last event id that it got.
+    /// The last event id that the connection received.
     pub(crate) fn cursor(&self) -> Option<EventId> {
         self.frames.iter().rev().find_map(|frame| match frame {
             Frame::Cursor { id, .. } | Frame::Message { id: Some(id), .. } => Some(*id),
@@ -66,13 +66,13 @@ pub(crate) struct World {
     pub(crate) session: Session,
     pub(crate) now: Millis,
     pub(crate) connections: BTreeMap<SinkId, Connection>,
-    /// The messages that the server got, in order.
+    /// The messages that the server received, in order.
     pub(crate) sent: Vec<Message>,
     pub(crate) link_open: bool,
     pub(crate) over: Option<Cause>,
-    /// The session knows that its end is written.
+    /// The session has been notified that its end is written.
     end_reported: bool,
-    /// Does the log acknowledge at once?
+    /// Whether the log acknowledges at once.
     pub(crate) prompt_log: bool,
     next_sink: u64,
     pub(crate) limits: Limits,
@@ -85,8 +85,8 @@ pub(crate) struct World {
     pending: VecDeque<Batch>,
     /// The entries of the log.
     pub(crate) held: BTreeMap<u64, Bytes>,
-    /// Every entry that the log ever held, by how often the log had been empty when its owner
-    /// changed: numbers begin anew then.
+    /// Every entry that the log ever had. The first part of the key counts how often the log was
+    /// empty when the owner changed: numbers begin again then.
     pub(crate) history: BTreeMap<(u32, u64), Bytes>,
     emptied: u32,
     steps: u32,
@@ -329,7 +329,7 @@ impl World {
         self.now = until;
     }
 
-    /// Log and record hold everything that was written.
+    /// Log and record contain everything that was written.
     pub(crate) fn acknowledge(&mut self) {
         while let Some(batch) = self.pending.pop_front() {
             match self.hold(batch) {
@@ -342,7 +342,7 @@ impl World {
         }
     }
 
-    /// The log holds everything that was written to it, and the record does not.
+    /// The log contains everything that was written to it, and the record does not.
     pub(crate) fn acknowledge_log(&mut self) {
         let is_append = |batch: &Batch| matches!(batch, Batch::Append { .. });
         let (appends, saves) = std::mem::take(&mut self.pending).into_iter().partition(is_append);
@@ -400,7 +400,7 @@ impl World {
         self.perform_all(effects);
     }
 
-    /// What the store holds of the session.
+    /// The data of the session in the store.
     pub(crate) fn saved(&self) -> Saved {
         Saved {
             revision: self.session.revision(),
@@ -429,7 +429,7 @@ impl World {
         let appends = |effect: &Effect| matches!(effect, Effect::Append { .. });
         let mut after = effects.iter().skip_while(|effect| !appends(effect));
         let is_late = after.any(|effect| matches!(effect, Effect::Save { .. }));
-        assert!(!is_late, "a state is handed out before the entries that changed with it");
+        assert!(!is_late, "a state must be saved before the entries that changed with it");
         for effect in effects {
             self.perform(effect);
         }
@@ -499,19 +499,20 @@ impl World {
     }
 
     fn connection(&mut self, sink: SinkId) -> &mut Connection {
-        let connection = self.connections.get_mut(&sink).expect("a sink that was never given");
+        let connection = self.connections.get_mut(&sink).expect("a sink of this test");
         assert!(!connection.finished, "{sink:?} was finished");
         connection
     }
 
-    /// One id, one payload; one payload, one stream; no id before the log holds its event.
+    /// Each id has one payload, each payload one stream, and no id is sent before the log has its
+    /// event.
     fn check_sent_event(&mut self, frame: &Frame) {
         let (id, data) = match frame {
             Frame::Message { id: Some(id), data } => (id, Some(data)),
             Frame::Cursor { id, .. } => (id, None),
             _ => return,
         };
-        assert!(id.number <= self.acknowledged, "sent before the log holds it: {id}");
+        assert!(id.number <= self.acknowledged, "sent before the log has it: {id}");
         let Some(data) = data else { return };
         let sent = self.sent_events.entry(*id).or_insert_with(|| data.clone());
         assert_eq!(sent, data, "one id for two payloads");
@@ -525,7 +526,7 @@ impl World {
         assert_eq!(*stream, id.stream, "one message on two streams");
     }
 
-    /// The refusal that the connection got.
+    /// The refusal that the connection received.
     pub(crate) fn refusal(&self, sink: SinkId) -> &Refusal {
         match &self.connections[&sink].answer {
             Some(Answer::Refused(refusal)) => refusal,
@@ -533,19 +534,19 @@ impl World {
         }
     }
 
-    /// The only message that the connection got, as JSON.
+    /// The only message that the connection received, as JSON.
     pub(crate) fn json(&self, sink: SinkId) -> serde_json::Value {
         let messages = self.connections[&sink].messages();
         assert_eq!(messages.len(), 1, "{messages:?}");
         serde_json::from_str(&messages[0]).unwrap()
     }
 
-    /// The messages that the connection got, each as its `id` or its progress or its method.
+    /// The messages that the connection received, each as its `id`, its progress or its method.
     pub(crate) fn gist(&self, sink: SinkId) -> Vec<String> {
         self.connections[&sink].messages().iter().map(|text| gist(text)).collect()
     }
 
-    /// The requests and notifications that the server got, by method.
+    /// The requests and notifications that the server received, by method.
     pub(crate) fn sent_methods(&self) -> Vec<String> {
         let method = |message: &Message| match message {
             Message::Request(request) => request.method.to_string(),

@@ -1,6 +1,6 @@
 //! Owners of one session, a store that loses data, and a network that loses, repeats and delays
-//! commands. In every schedule at most one owner acts, the log has no hole and no foreign entry,
-//! acknowledged entries are in it, and once faults end the session is whole.
+//! commands. In every schedule at most one owner acts, the log has no missing and no foreign entry,
+//! and contains all acknowledged entries. After the last fault the session is complete.
 
 #[cfg(feature = "mutants")]
 mod missed_rules;

@@ -12,7 +12,7 @@ use crate::steps::{Step, steps};
 /// Enough schedules for each of the rules.
 const LIVES: usize = 4_000;
 
-/// The rules whose absence these schedules detect. The simulator's test `rules` detects the
+/// The rules whose absence these schedules detect. The test `rules` of the simulation detects the
 /// others.
 const MISSED: &[Rule] = &[
     Rule::ClaimsAfterLapse,

@@ -36,7 +36,7 @@ struct Node {
 
 struct Owned {
     ownership: Ownership,
-    /// What can be replayed, and the number of its first.
+    /// The entries that can be replayed, and the number of the first one.
     first: u64,
     ring: Vec<Bytes>,
     /// Every entry up to this number was acknowledged.
@@ -57,7 +57,7 @@ pub(crate) struct World {
     stabilisation: Stabilisation,
     claimable: Claimable,
     random: u64,
-    /// The session has ended, and no failover has undone that.
+    /// The session has ended, and no failover has undone the end.
     ended: bool,
 }
 
@@ -316,7 +316,7 @@ impl World {
                     owned.held = through;
                     let held = (owned.first..=through).zip(&owned.ring);
                     for (number, entry) in held {
-                        assert!(log.contains(&(number, entry.clone())), "{number} is not held");
+                        assert!(log.contains(&(number, entry.clone())), "{number} is not logged");
                     }
                 }
                 Outcome::Saved(version) => {
@@ -335,17 +335,17 @@ impl World {
                     let is_own = record.as_ref().is_some_and(|record| {
                         record.owner.node.0 == node as u64 && record.status == RecordStatus::Owned
                     });
-                    assert!(!is_own, "deposed by itself");
+                    assert!(!is_own, "an owner was deposed by its own record");
                     over = true;
                 }
                 Outcome::Released => {
                     let last = owned.first + owned.ring.len() as u64 - 1;
-                    assert!(owned.held >= last, "released with {} of {last} held", owned.held);
+                    assert!(owned.held >= last, "released with {} of {last} logged", owned.held);
                     let token = owned.ownership.token();
                     if record.as_ref().is_some_and(|record| record.owner.token == token) {
                         let mut ring = (owned.first..).zip(&owned.ring);
                         let lost = ring.find(|(n, entry)| !log.contains(&(*n, (*entry).clone())));
-                        assert_eq!(lost, None, "released, and the log lacks it");
+                        assert_eq!(lost, None, "released, and an entry is not in the log");
                     }
                     over = true;
                 }
@@ -448,12 +448,12 @@ impl World {
         let status = self.record().map(|record| record.status);
         self.ended |= status == Some(RecordStatus::Ended);
         let is_back = self.ended && !matches!(status, None | Some(RecordStatus::Ended));
-        assert!(!is_back, "a session that had ended is back");
+        assert!(!is_back, "a session that had ended exists again");
         let acting: Vec<_> = (0..NODES).filter(|node| self.acts(*node)).collect();
-        assert!(acting.len() <= 1, "{acting:?} act at one time");
+        assert!(acting.len() <= 1, "{acting:?} act at the same time");
         let log = self.log();
         for pair in log.windows(2) {
-            assert_eq!(pair[0].0 + 1, pair[1].0, "a hole");
+            assert_eq!(pair[0].0 + 1, pair[1].0, "an entry is missing");
         }
         for (number, entry) in &log {
             let text = String::from_utf8(entry.to_vec()).unwrap();
@@ -486,7 +486,7 @@ impl World {
             let waits = self.record().is_some_and(|record| {
                 record.owner.token == owned.ownership.token() && owned.held < last
             });
-            assert!(!waits, "{} of {last} are held", owned.held);
+            assert!(!waits, "{} of {last} are acknowledged", owned.held);
         }
         // An owner without entries learns of another owner at its next refresh.
         self.now.fetch_add(u64::try_from(TTL.as_millis()).unwrap() / 3, Ordering::SeqCst);
@@ -501,8 +501,8 @@ impl World {
         let owners: Vec<_> = owners.collect();
         assert!(owners.len() <= 1, "{} owners in the end", owners.len());
         let Some(owned) = owners.first() else { return };
-        assert!(!owned.released, "it was released, and is not");
-        let record = self.record().expect("the session is known");
+        assert!(!owned.released, "the released session still has an owner");
+        let record = self.record().expect("a record of the session");
         assert_eq!(record.owner.token, owned.ownership.token());
         assert_eq!(record.state.version, owned.version);
         let ring: Vec<_> = (owned.first..).zip(owned.ring.iter().cloned()).collect();
