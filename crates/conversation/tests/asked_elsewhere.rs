@@ -50,7 +50,8 @@ fn a_call_that_asked_its_client_elsewhere_is_not_run_again_either() {
     }
 }
 
-/// The call may be a stream by then, whose log does not have the server request.
+/// The answer of the call may have become a stream. The log of that stream does not contain the
+/// server request.
 #[test]
 fn so_it_is_where_its_answer_became_a_stream_since() {
     let mut world = harmless();
@@ -67,7 +68,7 @@ fn so_it_is_where_its_answer_became_a_stream_since() {
     assert_eq!(called(&world), 1);
 }
 
-/// Only a GET stream could deliver it, and the client never opens one.
+/// Only a GET stream could deliver the server request, and the client never opens one.
 #[test]
 fn a_server_request_without_a_route_is_sent_on_its_call_that_is_posted_again() {
     let mut world = harmless();

@@ -8,7 +8,7 @@ const ELICITS: &str = r#"{"sampling":{},"elicitation":{},"roots":{}}"#;
 /// A call of a tool, as [`World::call`] posts it.
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{"progressToken":1}}}"#;
 
-/// A session whose server's tools may all be called twice, of this revision.
+/// A session of this revision. All tools of its server may be called twice.
 fn harmless(revision: &str) -> World {
     World::with(Limits::default(), Rerun::Always, None).alive(revision, ELICITS)
 }

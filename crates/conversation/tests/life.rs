@@ -164,7 +164,7 @@ fn a_delete_whose_end_is_not_written_in_time_is_not_answered_as_done() {
     let late = world.sink();
     world.step(Event::Deleted { sink: late });
     assert_eq!(*world.refusal(late), Refusal::Unavailable);
-    // It is reported once.
+    // The end is reported once.
     world.step(Event::Ended { durable: true });
 }
 

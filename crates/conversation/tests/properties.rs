@@ -122,7 +122,7 @@ fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
     }
 }
 
-/// Limits that are reached all the time.
+/// Limits that are often reached.
 fn narrow() -> Limits {
     Limits {
         exchanges_max: 3,

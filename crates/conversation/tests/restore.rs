@@ -1,11 +1,11 @@
-//! Sessions whose owner is lost, leaves, or puts them to sleep.
+//! Sessions whose owner is lost or leaves, and sessions that leave memory because they are idle.
 
 use crate::world::{NEW, World, accepted, cursor, live};
 use bytes::Bytes;
 use conversation::{Cause, Event, EventId, Limits, OwnerTag, Refusal, Rerun, Session};
 use protocol::{Message, Method, Notification, Request, Response};
 
-/// A session whose server's tools may all be called twice.
+/// A session. All tools of its server may be called twice.
 pub(crate) fn harmless() -> World {
     World::with(Limits::default(), Rerun::Always, None).alive(NEW, ELICITS)
 }

@@ -167,7 +167,7 @@ fn the_log_is_never_above_its_bound_and_one_message() {
             world.session.replay_buffer().entries.iter().map(|entry| entry.len()).sum();
         assert!(bytes < (4 << 10) + (16 << 10) + (4 << 10), "{bytes} after {id}");
     }
-    // Down to the permanent limit.
+    // The log is trimmed to the permanent limit.
     world.acknowledge();
     world.wait(30_000);
     world.acknowledge();
@@ -208,7 +208,7 @@ fn a_stream_whose_head_came_without_an_id_gets_its_ids_when_the_log_has_it() {
     let mut world = World::live(NEW, Limits { stream_secs: 5, ..Limits::default() });
     world.prompt_log = false;
     let sink = stream(&mut world, 1);
-    // No client could resume, so the connection is not ended for its age.
+    // No client could resume, so the connection is not ended because of its age.
     world.wait(60_000);
     assert!(!world.connections[&sink].finished);
     world.acknowledge();
@@ -289,7 +289,7 @@ fn what_would_acknowledge_a_change_is_an_error_where_the_store_refuses() {
     world.wait(26_000);
     assert_eq!(world.gist(level), ["5 error -32000"]);
 
-    // And a cancellation is not acknowledged.
+    // A cancellation is not acknowledged either.
     let mut world = World::live(NEW, Limits::default());
     stream(&mut world, 1);
     world.prompt_log = false;

@@ -25,7 +25,7 @@ pub(super) enum Fault {
     Drain(usize),
     /// The link of two nodes is reset; they can connect again at once.
     Reset(usize, usize),
-    /// Nothing passes between two nodes.
+    /// No frames pass between two nodes.
     Part(usize, usize, u64),
     Join(usize, usize),
     /// A firewall between two nodes is reloaded: it resets their link, and for a time they refuse
@@ -66,7 +66,7 @@ pub(super) enum Fault {
     },
     /// There are no faults from here on.
     Calm,
-    /// Every client tries its session.
+    /// Every client sends a request to its session.
     Probe,
 }
 

@@ -18,7 +18,7 @@ pub struct Plan {
     pub(super) script: Vec<(u64, Do, usize)>,
     /// From here on there are no faults, and clients start no new calls.
     pub(super) calm_at: u64,
-    /// From here on each client tries its session at each node.
+    /// From here on each client sends a request for its session to each node.
     pub(super) probe_at: u64,
     pub(super) ends_at: u64,
     /// The largest error of the rate of a clock, in millionths.

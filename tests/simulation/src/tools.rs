@@ -24,7 +24,7 @@ pub(super) enum Kind {
 pub(super) struct Job {
     pub(super) call: u64,
     pub(super) kind: Kind,
-    /// Running it twice does no harm.
+    /// Whether the tool may be run twice.
     pub(super) idempotent: bool,
     pub(super) millis: u64,
     pub(super) steps: u64,
@@ -96,7 +96,7 @@ pub(super) enum Did {
     Say(Message, Option<RequestId>),
     /// Continues with the request after so many milliseconds.
     Later(RequestId, u64),
-    /// It began to run a job.
+    /// Begins to run a job.
     Ran(Job),
     /// Received an answer that belongs to another question.
     Misled(String),

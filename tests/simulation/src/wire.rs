@@ -18,7 +18,7 @@ pub(super) struct Weather {
     pub(super) late_by: u64,
     /// Executed twice.
     pub(super) twice: u64,
-    /// The address from which Redis cannot be reached.
+    /// The address of the node that cannot reach Redis.
     pub(super) cut_off: Option<usize>,
 }
 
@@ -117,9 +117,8 @@ impl World {
             self.check_mark(&command, &answer);
             self.checker.executed(self.now, &command, &answer);
         } else {
-            // A command to a deposed primary whose answer does not reach its process has no effect
-            // on others: for example, a copy that arrives late. But a claim begins a second
-            // history.
+            // No node relies on a command to a deposed primary whose answer does not reach its
+            // process: for example, a copy that arrives late. But a claim begins a second history.
             let process = self.processes.get(&from);
             let learns = process.is_some_and(|process| receive_event && process.waits_for(tag));
             if learns || (process.is_some() && matches!(command, Command::Claim(..))) {

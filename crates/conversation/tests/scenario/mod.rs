@@ -68,7 +68,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Any event, also of owners.
+/// Any event, including the loss of owners.
 pub(crate) fn acts_and_deaths() -> impl Strategy<Value = Vec<Act>> {
     let fate = prop_oneof![
         4 => any::<u8>().prop_map(Act::Die),

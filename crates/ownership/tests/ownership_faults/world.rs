@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// After every delayed command has arrived.
+    /// The store loses the session, after every delayed command has arrived.
     fn evict(&mut self) {
         // An owner that was suspended since before a failover cannot tell an expired session from
         // one that the failover lost.

@@ -21,7 +21,7 @@ impl World {
         }
         if owned.over || !self.may_act(at, &call.session, &mut owned) {
             self.not_started(at, from, &call);
-            // The session is claimed only if there is a request for it, and now there is one.
+            // The request is a reason to claim the session now.
             return self.live(at, &call.session, owned);
         }
         let id = self.new_sink(at);

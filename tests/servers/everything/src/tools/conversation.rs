@@ -16,16 +16,16 @@ const ABSENCE: Duration = Duration::from_millis(300);
 pub(super) fn tools() -> Vec<Tool> {
     vec![
         tool("test_tool_with_logging", "Logs three messages while it runs", json!({})),
-        tool("test_tool_with_progress", "Tells its progress three times", json!({})),
+        tool("test_tool_with_progress", "Sends progress three times", json!({})),
         tool(
             "test_sampling",
             "Asks the client's model",
-            json!({ "prompt": { "type": "string", "description": "Required. The prompt for the model" } }),
+            json!({ "prompt": { "type": "string", "description": "Required. The prompt" } }),
         ),
         tool(
             "test_elicitation",
             "Asks the client's user for a name and an address",
-            json!({ "message": { "type": "string", "description": "Required. The message for the user" } }),
+            json!({ "message": { "type": "string", "description": "Required. The message" } }),
         ),
         tool("test_reconnection", "Takes so long that a client may lose its stream", json!({})),
     ]
