@@ -1,10 +1,10 @@
-# What the peers' `run` scripts have in common; they source this. A script says what to
+# The common part of the peers' `run` scripts, which source this file. A script defines what to
 # install and what to start, and ends with `peer "$@"`.
 #
 #   run install   installs the pinned versions where they are not yet installed
 #   run serve     starts the server on a free port of 127.0.0.1, prints its URL as the
 #                 first line of its output once it accepts connections, and serves until
-#                 its input closes or it is asked to end; leaves no process behind
+#                 its input closes or it gets SIGTERM; no process remains
 #   run           both
 set -euo pipefail
 
@@ -12,7 +12,7 @@ peers=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 name=$(basename "$here")
 homes=${ROUNDHOUSE_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/roundhouse-peers}
-# What this peer is installed into.
+# The folder that this peer is installed into.
 home=$homes/$name
 
 fail() { echo "$name: $*" >&2; exit 1; }
@@ -32,7 +32,7 @@ node_22() {
     [ -x "$prefix/node_modules/.bin/node" ] && return
     echo "$name: installing Node $version" >&2
     mkdir -p "$prefix"
-    # Two peers at once must not install over each other.
+    # The lock serialises concurrent installations.
     flock "$prefix" npm install --prefix "$prefix" --no-audit --no-fund --loglevel=error "node@$version" >&2
 }
 
@@ -47,12 +47,12 @@ install_npm() {
 install_pip() {
     need python3 "install Python 3.11 or newer"
     rm -rf "${home:?}/venv"
-    python3 -m venv "$home/venv" || fail "no virtual environment; install python3-venv"
+    python3 -m venv "$home/venv" || fail "the virtual environment was not created; install python3-venv"
     "$home/venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt" >&2
 }
 
-# Installs once, and again when a pin, its own script or the place changes: a moved
-# virtual environment does not work.
+# Installs once, and again when a pinned version, the peer's script or the folder changes: a
+# virtual environment does not work in another folder.
 installed() {
     mkdir -p "$home"
     exec 9>"$home/.lock"
@@ -75,7 +75,7 @@ installed() {
 
 accepts() { (exec 8<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# A port that nobody listens on, below those that the system hands out by itself.
+# Prints a port on which no process listens, below the range of ephemeral ports.
 free_port() {
     local port
     for _ in $(seq 100); do
@@ -85,14 +85,14 @@ free_port() {
     fail "no free port found"
 }
 
-# What a peer does after its server accepts connections and before it is used.
+# A peer's preparation, after its server accepts connections and before the URL is printed.
 prepare() { :; }
-# Of a server of several processes: `store=PID` for one that is not counted as its own.
+# `store=PID` for a process whose cost is not counted as the server's.
 also=
-# What is gone after the server: a folder that `scratch` makes.
+# A temporary folder that `scratch` creates. It is removed when the server has ended.
 scratch=
 scratch() { scratch=$(mktemp -d); }
-# Where the server answers.
+# The path of the server's endpoint.
 path=/mcp
 
 descendants() {
@@ -103,8 +103,8 @@ descendants() {
     done
 }
 
-# end GROUP...: ends process groups and whatever left them for a group of its own, and
-# does not return before all are gone.
+# end GROUP...: ends process groups and the descendants that have left them, and returns when
+# all have ended.
 end() {
     local group all=()
     for group in "$@"; do
@@ -122,8 +122,8 @@ end() {
     for pid in "${all[@]}"; do kill -KILL -- "$pid" 2>/dev/null || true; done
 }
 
-# start COMMAND...: runs it in a group of its own, so that its children end with it.
-# Nothing but the URL may reach our own output.
+# start COMMAND...: runs a command in a process group of its own, so that its children end with
+# it. Its output goes to standard error, since standard output is for the URL only.
 groups=()
 start() {
     set -m
@@ -154,8 +154,8 @@ run_server() {
     port=$(free_port)
     trap ended EXIT
     trap 'exit 0' TERM INT HUP
-    # Ends when our input does. Started before there are groups, as one that reads a
-    # terminal from a group of its own is stopped.
+    # Ends when the standard input of this script ends. Started before the process groups: the
+    # kernel stops a process that reads a terminal from another group.
     exec 7<&0
     cat <&7 >/dev/null &
     reader=$!
@@ -163,15 +163,15 @@ run_server() {
     accepting "$port"
     prepare "$port"
     echo "http://127.0.0.1:$port$path${also:+ $also}"
-    # Until one of them ends: the server, or our input.
+    # Until the server or the standard input of this script ends.
     wait -n || true
-    kill -0 "${groups[-1]}" 2>/dev/null || fail "the server ended by itself"
+    kill -0 "${groups[-1]}" 2>/dev/null || fail "the server ended unexpectedly"
 }
 
 peer() {
     case ${1:-} in
     install) installed ;;
     serve | "") installed; run_server ;;
-    *) fail "install or serve?" ;;
+    *) fail "unknown command $1; use install or serve" ;;
     esac
 }

@@ -1,4 +1,4 @@
-"""The server behind the gateways: two tools over the standard streams, as cheap as Python has it."""
+"""The server behind the gateways: two tools over the standard streams, at the lowest cost in Python."""
 
 import sys
 from json import dumps, loads
@@ -54,7 +54,7 @@ def answer(method: str, params: dict) -> dict:
 
 for line in sys.stdin:
     message = loads(line)
-    # Notifications ask for nothing.
+    # Notifications get no response.
     if "id" in message and "method" in message:
         result = answer(message["method"], message.get("params", {}))
         send(id=message["id"], result=result)

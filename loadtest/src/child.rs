@@ -1,5 +1,5 @@
-//! A server that speaks over its standard streams, as cheap as one can be: what the node
-//! costs before it is what is measured.
+//! An MCP server over its standard streams that costs as little as possible, since the
+//! measurement is about the node in front of it.
 
 use std::io::{BufRead as _, Write as _};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) fn serve() -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let Message { id, method, params } = serde_json::from_str(&line?)?;
-        // Notifications ask for nothing.
+        // Notifications get no response.
         let Some(id) = id else { continue };
         let result = match method.as_str() {
             "initialize" => json!({

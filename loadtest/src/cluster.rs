@@ -1,7 +1,7 @@
-//! Three nodes on one Redis, each a process of its own, and this one above them.
+//! Nodes on one Redis, each in a process of its own, and their parent process.
 //!
-//! All share the core that their parent was given: what is asked is what they cost
-//! together, not how fast three machines are.
+//! All run on the core of their parent: a measurement shows their total cost, not the speed
+//! of three machines.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -17,11 +17,11 @@ use crate::servers::{self, Echo, say};
 
 /// How long Redis may take to start.
 const START: Duration = Duration::from_secs(20);
-/// Known to the nodes of a measurement, which listen on loopback for a minute.
+/// The cluster secret. The nodes of a measurement listen on loopback only, for a minute.
 const SECRET: &str = "known to the nodes of one measurement";
 
-/// Starts Redis and so many nodes, says where they are, and waits for ever. The processes
-/// end with this one.
+/// Starts Redis and `count` nodes, prints their URLs, and never returns. The processes end
+/// with this one.
 pub(crate) fn serve(count: usize, option: Option<&'static str>) -> anyhow::Result<()> {
     let redis = Redis::start()?;
     let nodes = (0..count)
@@ -34,7 +34,7 @@ pub(crate) fn serve(count: usize, option: Option<&'static str>) -> anyhow::Resul
     }
 }
 
-/// One of the nodes, in a process of its own.
+/// Starts one node. Each node has a process of its own.
 pub(crate) async fn member(
     store: &str,
     sleepy: bool,
@@ -57,7 +57,7 @@ pub(crate) async fn member(
     Ok((node.url("demo"), vec![node]))
 }
 
-/// A node that was started. It ends when its input closes.
+/// A node that was started. It ends when its standard input closes.
 struct Member {
     url: String,
     _process: Child,
@@ -77,11 +77,11 @@ impl Member {
     }
 }
 
-/// A Redis that keeps nothing on disk.
+/// A Redis without persistence.
 struct Redis {
     url: String,
     process: Child,
-    /// The server lives until this closes.
+    /// The server ends when this closes.
     _leash: ChildStdin,
 }
 

@@ -1,4 +1,4 @@
-//! Two servers in turns, so that whatever else the machine does, it does to both.
+//! Runs servers in turns, so that other work on the machine affects all of them alike.
 
 use std::fmt;
 
@@ -9,16 +9,17 @@ use crate::report::number;
 use crate::scenarios::{Load, Scenario};
 use crate::target::Target;
 
-/// Several servers that take turns.
+/// A scenario that several servers run in turns.
 pub(crate) struct Turns<'a> {
     pub(crate) scenario: Scenario,
     pub(crate) load: &'a Load,
-    /// How many turns each gets; one more warms up and is forgotten.
+    /// The number of turns of each server. An additional first turn warms up; its result is
+    /// dropped.
     pub(crate) rounds: usize,
 }
 
 impl Turns<'_> {
-    /// The runs of each server. One that fails gets no further turn.
+    /// Returns the runs of each server. A server that fails gets no further turn.
     pub(crate) async fn take(&self, targets: &[&Target]) -> Vec<anyhow::Result<Vec<Figures>>> {
         let mut runs: Vec<_> = targets.iter().map(|_| Ok(Vec::new())).collect();
         for round in 0..=self.rounds {
@@ -35,19 +36,19 @@ impl Turns<'_> {
     }
 }
 
-/// How a server compares with the base.
+/// The comparison of a server with its base.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Compared {
     pub(crate) scenario: String,
     pub(crate) server: String,
     pub(crate) base: String,
-    /// Server CPU for each, to that of the base.
+    /// Server CPU for each operation, divided by that of the base.
     pub(crate) cpu: Option<Spread>,
-    /// Done each second, to that of the base.
+    /// Operations each second, divided by those of the base.
     pub(crate) rate: Option<Spread>,
 }
 
-/// A ratio, as it was found in several rounds.
+/// The ratio over several rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Spread {
     pub(crate) least: f64,
@@ -56,7 +57,7 @@ pub(crate) struct Spread {
 }
 
 impl Compared {
-    /// Compares runs of which each pair took its turns in one round.
+    /// Compares runs pair by pair: both runs of a pair belong to the same round.
     pub(crate) fn of(runs: &[Figures], bases: &[Figures]) -> Option<Self> {
         let (first, base) = (runs.first()?, bases.first()?);
         let ratio = |value: fn(&Figures) -> Option<f64>| {
@@ -100,7 +101,7 @@ impl fmt::Display for Compared {
     }
 }
 
-/// The run that stands for several: the one of median CPU, or of median rate.
+/// Returns the run with the median CPU, or with the median rate where CPU is not measured.
 pub(crate) fn median(mut runs: Vec<Figures>) -> Option<Figures> {
     runs.sort_by(|a, b| {
         let by = |figures: &Figures| figures.cpu_micros.unwrap_or(figures.per_sec);
@@ -110,7 +111,7 @@ pub(crate) fn median(mut runs: Vec<Figures>) -> Option<Figures> {
     runs.into_iter().nth(middle)
 }
 
-/// Whose runs they are.
+/// The name of the server of these runs.
 pub(crate) fn name_of(runs: &[Figures]) -> Option<&str> {
     runs.first().map(|run| run.target.as_str())
 }

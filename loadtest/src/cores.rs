@@ -1,5 +1,5 @@
-//! Who runs where: the servers have one core, the load another, where there are two. What
-//! is measured is what one core of a server does, whatever the machine has.
+//! The assignment of cores: the servers run on one core, the load on another, if the machine
+//! has two. A measurement shows the work of one core of a server on every machine.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores that this process was started with, the first and the last of them.
+/// The first and the last of the cores that this process was started with.
 fn cores() -> (usize, usize) {
     static CORES: OnceLock<(usize, usize)> = OnceLock::new();
     *CORES.get_or_init(|| {
@@ -25,10 +25,10 @@ pub(crate) fn on_server_core(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Puts this thread, and what it starts, on the load's core.
+/// Moves this thread to the load's core. Threads and processes that it starts run there too.
 pub(crate) fn enter_load_core() {
     let mut core = CpuSet::new();
     core.set(cores().1);
-    // Where the system does not allow it, the two share what there is.
+    // If the system refuses, the servers and the load share the cores.
     let _as_it_is = sched_setaffinity(None, &core);
 }

@@ -1,4 +1,4 @@
-//! Every scenario against every server: what `all` does.
+//! The command `all`: every scenario against every server.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,21 +10,20 @@ use crate::report::{LeftOut, Report};
 use crate::scenarios::{Load, Scenario};
 use crate::{Opened, open};
 
-/// One scenario, and who takes part.
+/// One scenario, and its servers.
 struct Step {
     scenario: Scenario,
     load: Load,
-    /// How many turns each server gets. Without any, each has the machine for itself: no
-    /// other server runs.
+    /// The number of turns of each server. With 0, each server runs alone on the machine.
     rounds: usize,
     servers: Vec<String>,
-    /// Which are compared, each with its base.
+    /// The comparisons: a server and its base.
     pairs: Vec<(String, String)>,
 }
 
-/// Runs everything. A server that does not start, or cannot do a scenario, is left out of
-/// it, which the report says. The report is written again after each step, so that what was
-/// measured stays where the rest is given up.
+/// Runs everything. A server that does not start, or cannot run a scenario, is left out of the
+/// scenario, and the report lists it. The report is written again after each step, so that an
+/// interrupted run keeps its results.
 pub(crate) fn run(
     runtime: &Runtime,
     peers: &[String],
@@ -104,7 +103,7 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         events: 10,
         kills: if smoke { 1 } else { 3 },
     };
-    // Long enough for what happens to idle connections now and then.
+    // Long enough for the periodic work on idle connections, such as keep-alive comments.
     let many = |sessions| match smoke {
         true => load.clone(),
         false => Load { sessions, secs: 30.0, ..load.clone() },

@@ -1,4 +1,4 @@
-//! What one run of a scenario found.
+//! The results of one run of a scenario.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use serde::Serialize;
 use crate::process::Processes;
 use crate::target::Target;
 
-/// Longest latency that is told apart, in microseconds.
+/// The longest latency that is recorded, in microseconds. Longer ones are recorded as this.
 const LATENCY_MAX: u64 = 600_000_000;
-/// Kinds of failures that are told apart; further ones count as one kind.
+/// The maximum number of kinds of failures. Further kinds are counted together as `others`.
 const FAILURES_MAX: usize = 16;
 
-/// Counts and times while a scenario runs.
+/// Counts and latencies of a scenario that runs.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) done: u64,
@@ -28,12 +28,13 @@ impl Tally {
         Ok(Self { done: 0, failures: BTreeMap::new(), latency })
     }
 
-    /// Something succeeded that was due at `due`: what it waited for its turn counts.
+    /// Counts a success of an operation that was due at `due`. Its latency includes the wait
+    /// before it started.
     pub(crate) fn done(&mut self, due: Instant) {
         self.took(due.elapsed());
     }
 
-    /// Something succeeded and took so long.
+    /// Counts a success with this latency.
     pub(crate) fn took(&mut self, time: Duration) {
         self.done += 1;
         let micros = u64::try_from(time.as_micros()).unwrap_or(LATENCY_MAX);
@@ -48,12 +49,12 @@ impl Tally {
         *self.failures.entry(kind).or_default() += 1;
     }
 
-    /// Kinds of failures, and how often each was seen.
+    /// The number of failures of each kind.
     pub(crate) fn failures(&self) -> &BTreeMap<String, u64> {
         &self.failures
     }
 
-    /// What another process counted. It keeps its latencies.
+    /// Adds the counts of another process, without its latencies.
     pub(crate) fn elsewhere(&mut self, done: u64, failures: BTreeMap<String, u64>) {
         self.done += done;
         for (kind, count) in failures {
@@ -68,7 +69,7 @@ impl Tally {
     }
 }
 
-/// How long things took, in microseconds.
+/// The distribution of latencies, in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) p50: u64,
@@ -76,31 +77,31 @@ pub(crate) struct Latency {
     pub(crate) p99: u64,
     pub(crate) p999: u64,
     pub(crate) max: u64,
-    /// Quantile and value, for a plot.
+    /// Pairs of quantile and value, for a plot.
     pub(crate) curve: Vec<(f64, u64)>,
 }
 
-/// What one run found.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
     pub(crate) scenario: String,
     pub(crate) target: String,
-    /// How long it took, in seconds.
+    /// The duration of the run, in seconds.
     pub(crate) secs: f64,
     pub(crate) done: u64,
     pub(crate) failed: u64,
     pub(crate) failures: BTreeMap<String, u64>,
     pub(crate) per_sec: f64,
-    /// Server CPU for each, in microseconds.
+    /// Server CPU for each operation, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_micros: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency: Option<Latency>,
-    /// What only this scenario knows, by name with unit.
+    /// Figures of this scenario only. Each name ends with its unit.
     pub(crate) more: BTreeMap<String, f64>,
 }
 
-/// Begins when made; tells what happened since.
+/// Measures time and CPU from [`Stopwatch::start`] to [`Stopwatch::stop`].
 pub(crate) struct Stopwatch<'a> {
     target: &'a Target,
     began: Instant,
@@ -143,7 +144,7 @@ fn latency(histogram: &Histogram<u64>) -> Option<Latency> {
         return None;
     }
     let at = |quantile| histogram.value_at_quantile(quantile);
-    // Denser towards the end, as such curves are read.
+    // Denser at high quantiles, which are the ones that matter in such a plot.
     let quantiles = (0..=40).map(|step| 1.0 - 10_f64.powf(-f64::from(step) / 10.0));
     Some(Latency {
         p50: at(0.5),

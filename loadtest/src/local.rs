@@ -1,5 +1,5 @@
-//! A local cluster for a measurement: Redis, three nodes and nginx, as `deploy/local/cluster`
-//! starts them, whose nodes may be killed and drained.
+//! A local cluster for a measurement: Redis, three nodes and nginx, started by
+//! `deploy/local/cluster`. Its nodes may be killed and drained.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,17 +9,19 @@ use anyhow::{Context as _, ensure};
 use crate::target::{self, Target};
 use crate::{cores, ours};
 
-/// Starts it, asks it, and ends it.
+/// The script that starts the cluster, controls its nodes, and stops it.
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/local/cluster");
 
-/// A running cluster; it ends with this value, and with this process however that ends.
+/// A running cluster. It stops when this value is dropped, and when this process ends for any
+/// reason.
 pub(crate) struct LocalCluster {
     pub(crate) target: Target,
     folder: PathBuf,
 }
 
 impl LocalCluster {
-    /// Builds the program where nobody says which to take, and starts three nodes of it.
+    /// Starts three nodes of the program that `ROUNDHOUSE_BIN` names. Without that variable, the
+    /// program is built first.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let program = program()?;
         let this = std::process::id().to_string();
@@ -35,8 +37,8 @@ impl LocalCluster {
     }
 }
 
-/// The program that the nodes run: the one that `ROUNDHOUSE_BIN` names, or one that is built
-/// now, as this one was.
+/// The program of the nodes: the one that `ROUNDHOUSE_BIN` names, or one that is built now with
+/// the same profile as this program.
 fn program() -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os("ROUNDHOUSE_BIN") {
         return Ok(program.into());

@@ -1,8 +1,8 @@
-//! Measures MCP servers: what a call, a session, an event costs, and what clients see when
-//! something breaks. Any server that speaks Streamable HTTP, not only ours.
+//! Measures any MCP server with Streamable HTTP: the cost of a call, a session and an event,
+//! and the effect of failures on its clients.
 //!
-//! `cargo run --release -p loadtest -- all` runs every scenario against ours and the peers
-//! and writes a page with plots.
+//! `cargo run --release -p loadtest -- all` runs every scenario against our servers and the
+//! peers, and writes a page with plots.
 
 mod child;
 mod cluster;
@@ -36,7 +36,7 @@ use crate::scenarios::parts::{self, Part};
 use crate::scenarios::{Load, Scenario};
 use crate::target::Target;
 
-/// That of the program `roundhouse`.
+/// The allocator of the program `roundhouse`.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -53,50 +53,51 @@ struct Arguments {
 enum Command {
     /// Runs one scenario.
     Run(Run),
-    /// Runs every scenario against our server and the peers.
+    /// Runs every scenario against our servers and the peers.
     All(All),
-    /// Names what can be measured.
+    /// Lists the servers that can be measured by name.
     Targets,
-    /// Serves one of our own, for a measurement; ends when its input closes.
+    /// Runs one of our servers for a measurement, until its standard input closes.
     #[command(hide = true)]
     Serve(servers::Serve),
-    /// Holds some of many sessions, for another process of this program.
+    /// Holds a part of the sessions of another process of this program.
     #[command(hide = true)]
     Part(Part),
 }
 
 #[derive(Args)]
 struct Run {
-    /// What to do.
+    /// The scenario to run.
     scenario: Scenario,
-    /// Which servers: names that `targets` lists, `http://…` URLs of servers that run,
-    /// or a `cluster.json`. Several nodes of one server have commas between, as has `pid=` for
-    /// each process whose cost is to be measured.
+    /// The servers: names that `targets` lists, `http://…` URLs of running servers, or a
+    /// `cluster.json`. Commas separate the URLs of several nodes of one server, and a `pid=`
+    /// for each process whose cost is to be measured.
     #[arg(required = true)]
     targets: Vec<String>,
-    /// Runs all of them in turns, and prints what each costs beside the last: the ratio of
-    /// each round, as median, least and most.
+    /// Runs the servers in turns, and compares each with the last one: prints the median, the
+    /// least and the greatest of the ratios of all rounds.
     #[arg(long)]
     compare: bool,
-    /// How many turns each of several compared servers gets; one more warms up.
+    /// The number of turns of each compared server. An additional first turn warms up.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     #[command(flatten)]
     load: Load,
-    /// A folder for `report.json`, `report.html` and the plots as SVG.
+    /// The folder for `report.json`, `report.html` and the plots as SVG.
     #[arg(long, short)]
     output: Option<PathBuf>,
 }
 
 #[derive(Args)]
 struct All {
-    /// Peers to measure beside ours; without any, all that there are.
+    /// A peer to measure beside our servers. Without this option, all peers are measured.
     #[arg(long)]
     peer: Vec<String>,
-    /// Everything short, and no peer that is not named: to see that it works.
+    /// Makes every run short, and measures only the peers of `--peer`: a check that all
+    /// scenarios work.
     #[arg(long)]
     smoke: bool,
-    /// A folder for `report.json`, `report.html` and the plots as SVG.
+    /// The folder for `report.json`, `report.html` and the plots as SVG.
     #[arg(long, short, default_value = "target/loadtest")]
     output: PathBuf,
 }
@@ -106,7 +107,7 @@ fn main() -> ExitCode {
     match done(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where nobody reads standard error, the exit code has to do.
+            // If standard error is closed, only the exit code shows the failure.
             let _ = writeln!(std::io::stderr(), "loadtest: {error:#}");
             ExitCode::FAILURE
         }
@@ -174,7 +175,7 @@ fn tell(report: &Report, folder: Option<&Path>) -> anyhow::Result<()> {
     out.write_all(report.table().as_bytes())?;
     if let Some(folder) = folder {
         report.write(folder).with_context(|| format!("writing to {}", folder.display()))?;
-        writeln!(out, "{} tells more", folder.join("report.html").display())?;
+        writeln!(out, "full report: {}", folder.join("report.html").display())?;
     }
     Ok(())
 }
@@ -185,14 +186,14 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Each held session is an open file.
+/// Raises the limit of open files: each held session needs one.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let _as_it_is = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// A server to measure: started here, or running already.
+/// A server to measure. This program has started it, or it runs already.
 enum Opened {
     Started(target::Started),
     Cluster(LocalCluster),
@@ -227,5 +228,5 @@ fn open(name: &str) -> anyhow::Result<Opened> {
         return Ok(Opened::Started(peers::start(name)?));
     }
     let ours = ours::names().join(", ");
-    bail!("there is no server `{name}`; there is: {ours}, local-cluster, {}", peers.join(", "))
+    bail!("no server `{name}`; the servers are: {ours}, local-cluster, {}", peers.join(", "))
 }

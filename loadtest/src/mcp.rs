@@ -1,4 +1,4 @@
-//! MCP as far as a load needs it: a session, calls of one tool, streams that are come back to.
+//! The part of MCP that a load needs: a session, calls of one tool, streams that are resumed.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -9,23 +9,23 @@ use bytes::Bytes;
 
 use crate::wire::{Event, Events, Head, Wire};
 
-/// The revision that is asked for; a server may answer an older one.
+/// The revision that `initialize` requests. A server may answer with an older one.
 const REVISION: &str = "2025-11-25";
 
-/// How long a call may take that is answered with a stream; then it has failed.
+/// The longest time for a call that is answered with a stream. After it, the call has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where a server listens.
+/// The address and path of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
-    /// What requests say in `Host`.
+    /// The value of the header `Host`.
     host: String,
     path: String,
 }
 
 impl Endpoint {
-    /// Reads `http://host:port/path`.
+    /// Parses `http://host:port/path`.
     pub(crate) fn parse(url: &str) -> anyhow::Result<Self> {
         let rest = url.strip_prefix("http://").context("the URL must begin with http://")?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -35,25 +35,25 @@ impl Endpoint {
     }
 }
 
-/// The URL.
+/// Writes the URL.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http://{}{}", self.host, self.path)
     }
 }
 
-/// What is called: the tool's name, and its arguments as JSON.
+/// A tool to call: its name, and the arguments as JSON.
 #[derive(Clone, Debug)]
 pub(crate) struct Tool {
     pub(crate) name: String,
     pub(crate) arguments: String,
 }
 
-/// A session, or a server that has none.
+/// A session, or the use of a server without sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     endpoint: Endpoint,
-    /// The header lines that name it, each with its end.
+    /// The header lines that identify the session, each with its line end.
     named: String,
     next_id: u64,
 }
@@ -61,14 +61,14 @@ pub(crate) struct Session {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Called {
-    /// How often progress came before the final response.
+    /// The number of progress notifications before the final response.
     pub(crate) events: u64,
-    /// Did the tool answer, or was there an error?
+    /// Whether the final response is a result of the tool, not an error.
     pub(crate) is_result: bool,
 }
 
 impl Session {
-    /// Opens one, with the two posts that it takes.
+    /// Opens a session with the two POSTs of the handshake.
     pub(crate) async fn open(endpoint: &Endpoint, wire: &mut Wire) -> anyhow::Result<Self> {
         let mut session = Self::none(endpoint);
         let body = format!(
@@ -91,12 +91,12 @@ impl Session {
         Ok(session)
     }
 
-    /// Calls that belong to no session, for what is no MCP server.
+    /// For calls without a session, to a server that does not implement MCP.
     pub(crate) fn none(endpoint: &Endpoint) -> Self {
         Self { endpoint: endpoint.clone(), named: String::new(), next_id: 1 }
     }
 
-    /// The same session, entered elsewhere.
+    /// The same session at another endpoint.
     pub(crate) fn at(&self, endpoint: &Endpoint) -> Self {
         Self { endpoint: endpoint.clone(), ..self.clone() }
     }
@@ -105,7 +105,7 @@ impl Session {
         &self.endpoint
     }
 
-    /// A whole request that posts `body`.
+    /// A complete POST request with this body.
     pub(crate) fn post(&self, body: &str) -> String {
         let Endpoint { host, path, .. } = &self.endpoint;
         format!(
@@ -116,7 +116,7 @@ impl Session {
         )
     }
 
-    /// A whole request for a stream: a new one, or one that goes on after an event.
+    /// A complete GET request for a stream: a new one, or one that resumes after an event.
     pub(crate) fn get(&self, after: Option<&str>) -> String {
         let Endpoint { host, path, .. } = &self.endpoint;
         let after = after.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Session {
         )
     }
 
-    /// The next call of a tool as a whole request, with a progress token where progress is wanted.
+    /// The next call of a tool as a complete request, with a progress token if `progress` is set.
     pub(crate) fn call(&mut self, tool: &Tool, progress: bool) -> (u64, String) {
         let id = self.next_id;
         self.next_id += 1;
@@ -150,7 +150,7 @@ impl Session {
     }
 }
 
-/// Sends a call and reads what comes of it, whether JSON or a stream.
+/// Sends a call and reads its answer, as JSON or as a stream.
 pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<Called> {
     let began = Instant::now();
     wire.send(request.as_bytes()).await?;
@@ -174,7 +174,7 @@ pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<Calle
     called.context("a stream ended without a final response")
 }
 
-/// The one message of an answer, be it JSON or a stream.
+/// Reads the message of an answer, as JSON or as a stream.
 async fn whole(wire: &mut Wire, head: &Head) -> anyhow::Result<Bytes> {
     if !head.is_stream {
         return wire.body(head).await;
@@ -192,27 +192,29 @@ async fn whole(wire: &mut Wire, head: &Head) -> anyhow::Result<Bytes> {
     }
 }
 
-/// Is it the response to a request? What a tool or a notification carries lies deeper.
+/// Whether the event is the response to a request. Only a request or a notification has a
+/// member `method`.
 pub(crate) fn is_final_response(event: &Event) -> bool {
     !event.data.is_empty() && memchr::memmem::find(&event.data, b"\"method\"").is_none()
 }
 
-/// Did the tool answer? What is no MCP server echoes the call, and that counts, too.
+/// Whether the answer is a result. A server that does not implement MCP echoes the call,
+/// which counts as a result.
 fn is_result(answer: &[u8]) -> bool {
     let has = |text: &[u8]| memchr::memmem::find(answer, text).is_some();
     (has(b"\"result\"") && !has(b"\"isError\":true") && !has(b"\"isError\": true"))
         || has(b"\"params\"")
 }
 
-/// The value of the first `"name":"…"` of a JSON text.
+/// The text member `name` of the result of a JSON-RPC response.
 fn text_of(json: &[u8], name: &str) -> Option<String> {
     let value: serde_json::Value = serde_json::from_slice(json).ok()?;
     value.pointer(&format!("/result/{name}"))?.as_str().map(str::to_owned)
 }
 
-/// The addresses that a load comes from: each has ports of its own.
+/// The source address of a connection. Each address has its own range of ports.
 pub(crate) fn source(number: usize) -> Option<IpAddr> {
-    // 28,000 ephemeral ports an address; some are left for others.
+    // An address has 28,000 ephemeral ports. Other programs need some of them.
     let block = u8::try_from(number / 20_000).ok()?;
     (block > 0).then(|| IpAddr::from([127, 0, 0, 1 + block]))
 }

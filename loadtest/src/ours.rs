@@ -1,4 +1,4 @@
-//! Our own servers, and the bare ones that show what HTTP alone costs.
+//! Our own servers, and the bare HTTP servers that show the cost of HTTP alone.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use crate::process::Processes;
 use crate::servers::Which;
 use crate::target::{self, Counts, Started, Target};
 
-/// Each with what it is.
+/// The name of each server, and its description.
 const ALL: [(&str, Which, &str); 10] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
     (
         "bare-sse",
         Which::BareSse,
-        "bare actix-web: ten events and an answer as SSE; streams with a comment now and then",
+        "bare actix-web: ten events and an answer as SSE; streams with periodic comments",
     ),
     ("handler", Which::Handler, "a node with an echo on the Handler trait"),
     ("handler-redis", Which::HandlerRedis, "the same, with its records and logs in a Redis"),
@@ -26,7 +26,7 @@ const ALL: [(&str, Which, &str); 10] = [
     (
         "stdio",
         Which::Stdio,
-        "a node with a program that speaks over its standard streams; only the node's CPU counts",
+        "a node with a program over its standard streams; only the node's CPU counts",
     ),
     ("cluster", Which::Cluster, "three nodes on a Redis, every request to the next of them"),
     (
@@ -44,7 +44,7 @@ pub(crate) fn told(name: &str) -> &'static str {
     ALL.iter().find(|(other, _, _)| *other == name).map_or("", |(_, _, told)| told)
 }
 
-/// Starts one.
+/// Starts a server by its name.
 pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     let (_, which, _) =
         ALL.iter().find(|(other, _, _)| *other == name).context("no such server")?;
@@ -57,15 +57,15 @@ pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
         target.processes.without_children();
     }
     if *which == Which::Handler {
-        // The node prints the quiet tenant's endpoint, and then the noisy one's.
+        // The node prints the endpoint of the quiet tenant, then that of the noisy one.
         let neighbour = target.endpoints.split_off(1);
         target.neighbour = Some(Box::new(Target { endpoints: neighbour, ..target.clone() }));
     }
     Ok(started)
 }
 
-/// A server that runs already: one URL, or those of several nodes, and `pid=` for each of its
-/// processes, all with commas between.
+/// A server that runs already: the URL of each node and `pid=` for each process, separated by
+/// commas.
 pub(crate) fn running(words: &str) -> anyhow::Result<Target> {
     let mut pids = Vec::new();
     let mut target = target::nowhere(words);
@@ -79,7 +79,7 @@ pub(crate) fn running(words: &str) -> anyhow::Result<Target> {
     Ok(target)
 }
 
-/// A local cluster, entered through its balancer.
+/// A local cluster. Requests go to its balancer.
 pub(crate) fn cluster(file: &Path) -> anyhow::Result<Target> {
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(file)?)?;
     let lb = json["lb"].as_str().context("cluster.json names no balancer")?;

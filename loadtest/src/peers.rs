@@ -1,5 +1,5 @@
-//! What a user would pick instead: each peer a folder of `loadtest/peers` with a `run`
-//! that installs it on first use, starts it, and prints its URL.
+//! Peers: other MCP servers that a user could choose. Each is a folder of `loadtest/peers`
+//! with a script `run`, which installs the peer on first use, starts it, and prints its URL.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,24 +9,24 @@ use anyhow::ensure;
 use crate::cores;
 use crate::target::{self, Started};
 
-/// The folder of the peers' set-ups.
+/// The folder of all peers.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
 }
 
-/// Is the checkout still there that this was built in? It has the peers, and what starts
-/// Redis and a local cluster.
+/// Fails if the checkout of this build no longer exists. It contains the peers, and the
+/// scripts that start Redis and a local cluster.
 pub(crate) fn check_folder() -> anyhow::Result<()> {
     let folder = folder();
     ensure!(
         folder.is_dir(),
-        "{} is gone, where this program was built; build it again in the checkout",
+        "{} does not exist: the checkout of this build was removed; build in a checkout again",
         folder.display()
     );
     Ok(())
 }
 
-/// Every peer that there is, in order of name.
+/// The names of all peers, sorted.
 pub(crate) fn names() -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     let Ok(folder) = std::fs::read_dir(folder()) else { return Ok(names) };
@@ -40,7 +40,7 @@ pub(crate) fn names() -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Installs a peer where it is not yet, which may take a minute, and starts it.
+/// Starts a peer. Installs it first if necessary, which may take a minute.
 pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     let run = folder().join(name).join("run");
     let installed = Command::new(&run).arg("install").stdout(std::io::stderr()).status()?;

@@ -1,4 +1,4 @@
-//! What processes cost, read from `/proc`: their CPU time and their memory, children included.
+//! The cost of processes, read from `/proc`: CPU time and memory, including children.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// The processes of one server: those it was started with, and all that descend from them.
+/// The processes of one server: the first ones, and all their descendants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Processes {
     roots: Vec<u32>,
-    /// Descendants that are not counted, and neither is what descends from them.
+    /// Descendants that are not counted. Their own descendants are not counted either.
     without: Vec<u32>,
-    /// No descendants count.
+    /// Whether no descendants are counted.
     alone: bool,
 }
 
-/// What they have cost so far, or hold now.
+/// The CPU time of processes until now, and their current memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
-    /// Time on a CPU, in user and kernel mode.
+    /// CPU time in user and kernel mode.
     pub(crate) cpu: Duration,
-    /// Resident memory; pages that processes share count for each.
+    /// Resident memory. A page that several processes share is counted for each of them.
     pub(crate) rss_bytes: u64,
 }
 
@@ -30,29 +30,30 @@ impl Processes {
         Self { roots: roots.into_iter().collect(), ..Self::default() }
     }
 
-    /// Leaves out a process and all that descend from it.
+    /// Excludes a process and all its descendants.
     pub(crate) fn without(&mut self, pid: u32) {
         self.without.push(pid);
     }
 
-    /// Leaves out all that descend from them.
+    /// Excludes all descendants.
     pub(crate) fn without_children(&mut self) {
         self.alone = true;
     }
 
-    /// Is there any?
+    /// Whether no process is counted.
     pub(crate) fn is_empty(&self) -> bool {
         self.roots.is_empty()
     }
 
-    /// What they cost now. Children that have ended count with the one that waited for them.
+    /// The cost until now. The CPU time of a child that has ended is part of the process that
+    /// waited for it.
     pub(crate) fn cost(&self) -> anyhow::Result<Cost> {
         let mut total = Cost::default();
         if self.is_empty() {
             return Ok(total);
         }
         for pid in self.all()? {
-            // One that ends meanwhile costs nothing more.
+            // The process has ended since the list was read.
             let Ok((cost, children)) = cost_of(pid) else { continue };
             total.cpu += cost.cpu + if self.alone { Duration::ZERO } else { children };
             total.rss_bytes += cost.rss_bytes;
@@ -84,10 +85,10 @@ impl Processes {
     }
 }
 
-/// What a process costs, and what children cost it that have ended.
+/// The cost of a process, and the CPU time of its children that have ended.
 fn cost_of(pid: u32) -> anyhow::Result<(Cost, Duration)> {
     let fields = stat(pid)?;
-    // In hundredths of a second on every Linux.
+    // The unit is 10 ms on every Linux.
     let ticks = |from: usize| {
         let ticks = fields.iter().skip(from).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
         Duration::from_millis(10).saturating_mul(u64::try_into(ticks).unwrap_or(u32::MAX))
@@ -99,8 +100,8 @@ fn cost_of(pid: u32) -> anyhow::Result<(Cost, Duration)> {
     Ok((Cost { cpu: own.max(threads(pid)), rss_bytes }, children))
 }
 
-/// The time that the scheduler counted for each live thread, in nanoseconds. Threads that
-/// ended are not in it; where there were any, the coarser account of the process is larger.
+/// The sum of the scheduler's times of all running threads, in nanoseconds. It does not include
+/// threads that have ended; if there were any, the less exact time of the process is larger.
 fn threads(pid: u32) -> Duration {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
     let nanos = threads.flatten().filter_map(|thread| {
@@ -110,7 +111,7 @@ fn threads(pid: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// The fields of `/proc/PID/stat` after the name, which may hold spaces itself.
+/// The fields of `/proc/PID/stat` after the name. The name may contain spaces.
 fn stat(pid: u32) -> anyhow::Result<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").context("stat has no name")?;
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn children_count_with_their_parent_also_when_they_have_ended() {
-        // So many rounds take more than 30 ms of any core, however busy the machine is.
+        // These iterations take more than 30 ms of CPU time on any core, under any load.
         let busy =
             "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done'; echo done; read end";
         let mut parent = Command::new("sh");

@@ -1,4 +1,4 @@
-//! What was found, for people and for programs: a table, JSON, and a page with plots.
+//! The report, for people and for programs: a table, JSON, and a page with plots.
 
 mod page;
 mod plot;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::compare::Compared;
 use crate::figures::Figures;
 
-/// Everything that one invocation found.
+/// All results of one invocation.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
@@ -24,7 +24,7 @@ pub(crate) struct Report {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// A server that did not take part.
+/// A server that was left out of a scenario.
 #[derive(Debug, Serialize)]
 pub(crate) struct LeftOut {
     pub(crate) scenario: String,
@@ -32,7 +32,7 @@ pub(crate) struct LeftOut {
     pub(crate) why: String,
 }
 
-/// What it was measured on.
+/// The machine of the measurement.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -49,7 +49,7 @@ impl Machine {
                 line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned())
             })
             .unwrap_or_else(|| "unknown".to_owned());
-        // This process may have been put on one of them.
+        // Not the cores of this process, which may be pinned to one.
         let cores = read("/proc/cpuinfo").lines().filter(|l| l.starts_with("processor")).count();
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
         Self { cpu, cores, kernel }
@@ -57,7 +57,7 @@ impl Machine {
 }
 
 impl Report {
-    /// One in which nothing was found yet.
+    /// A report without results.
     pub(crate) fn new() -> Self {
         let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         Self {
@@ -91,8 +91,8 @@ impl Report {
         table
     }
 
-    /// Writes it to a folder: JSON for programs, a page for people, and each plot by itself
-    /// for whoever writes about it.
+    /// Writes the report to a folder: JSON for programs, a page for people, and each plot as a
+    /// separate file for use in other documents.
     pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder)?;
         std::fs::write(folder.join("report.json"), serde_json::to_string_pretty(self)?)?;
@@ -123,7 +123,7 @@ fn row(run: &Figures) -> String {
     )
 }
 
-/// A number with about three digits that matter.
+/// Formats a number with about three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! What can be asked of a server, each scenario in a file of its own.
+//! The scenarios, each in a file of its own.
 
 mod calls;
 mod chaos;
@@ -30,42 +30,42 @@ pub(crate) enum Scenario {
     Hold,
     /// Calls that report progress ten times.
     Progress,
-    /// Streams that are all cut at once and come back.
+    /// Streams that are all cut at once and resume.
     Resume,
-    /// Streams and calls while nodes are killed and drained.
+    /// Calls and their streams while nodes are killed and drained.
     Chaos,
     /// A quiet tenant beside a noisy one.
     Tenants,
-    /// A server of ours that is started anew, until it is ready.
+    /// The start of one of our servers, until it is ready.
     Start,
 }
 
-/// How hard, and for how long.
+/// The load on the server, and the duration.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Load {
-    /// How long a measurement lasts, in seconds.
+    /// The duration of a measurement, in seconds.
     #[arg(long, default_value_t = 5.0)]
     pub(crate) secs: f64,
-    /// How many connections work at the same time.
+    /// The number of concurrent connections.
     #[arg(long, short, default_value_t = 16)]
     pub(crate) connections: usize,
-    /// Sessions that are held or cut at once (`hold`, `resume`).
+    /// The number of sessions that are held, or whose streams are cut at once (`hold`, `resume`).
     #[arg(long, default_value_t = 1_000)]
     pub(crate) sessions: usize,
-    /// Sessions without a stream (`hold`).
+    /// Holds sessions without a stream (`hold`).
     #[arg(long)]
     pub(crate) idle: bool,
-    /// Calls each second in all, whatever the server does: an open loop. Without it, each
-    /// connection calls again when it was answered.
+    /// The total of calls each second, at any speed of the server: an open loop. Without this
+    /// option, each connection sends the next call when the last one is answered.
     #[arg(long)]
     pub(crate) rate: Option<f64>,
-    /// The wait between two progress events, in milliseconds (`progress`).
+    /// The pause between two progress events, in milliseconds (`progress`).
     #[arg(long, default_value_t = 0)]
     pub(crate) interval_ms: u64,
-    /// Progress events of a call (`progress`).
+    /// The number of progress events of a call (`progress`).
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) events: u64,
-    /// Nodes that are killed, and as many drained, one every few seconds (`chaos`).
+    /// The number of nodes that are killed, one every few seconds. As many are drained (`chaos`).
     #[arg(long, default_value_t = 3)]
     pub(crate) kills: usize,
 }
@@ -90,7 +90,7 @@ impl Scenario {
         }
     }
 
-    /// Runs it once.
+    /// Runs the scenario once.
     pub(crate) async fn run(self, target: &Target, load: &Load) -> anyhow::Result<Figures> {
         let bar = bar(&format!("{} {}", self.name(), target.name));
         let figures = match self {
@@ -108,7 +108,7 @@ impl Scenario {
     }
 }
 
-/// Shown on a terminal; elsewhere it is silent.
+/// A progress bar, which is drawn only on a terminal.
 fn bar(name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix:>30} {wide_bar} {pos}/{len}");
@@ -117,7 +117,7 @@ fn bar(name: &str) -> ProgressBar {
     bar
 }
 
-/// Runs `work` on so many tasks and adds up what they did.
+/// Runs `work` on this number of tasks, and adds up their tallies.
 async fn on_many<F, W>(tasks: usize, mut work: W) -> anyhow::Result<Tally>
 where
     F: Future<Output = anyhow::Result<Tally>> + Send + 'static,
@@ -134,8 +134,8 @@ where
     Ok(total)
 }
 
-/// When the things that one task does are due: at once after each other, or, in an open
-/// loop, at fixed times whatever the server does, so that what waits is counted as waiting.
+/// The times at which the operations of one task are due: one directly after the other, or, in
+/// an open loop, at fixed times. There, an operation that starts late counts its delay as latency.
 struct Pace {
     next: Instant,
     until: Instant,
@@ -151,7 +151,8 @@ impl Pace {
         Self { next: now + offset, until: now + load.time(), every }
     }
 
-    /// Waits for the next turn and says when it was due; `None` when the time is over.
+    /// Waits until the next operation is due, and returns the time from which its latency counts.
+    /// `None` when the time is over.
     async fn turn(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let due = self.every.map_or(now, |_| self.next);
@@ -162,8 +163,8 @@ impl Pace {
         if due <= now {
             return Some(due);
         }
-        // The timer rounds up to milliseconds. That is not the server's doing, so what it
-        // adds is no latency; what a call before this one took too long is.
+        // The timer rounds up to milliseconds. The server does not cause this delay, so it does
+        // not count as latency. The delay by a previous call does.
         tokio::time::sleep_until(due.into()).await;
         Some(Instant::now())
     }

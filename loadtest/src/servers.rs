@@ -1,4 +1,4 @@
-//! The servers of ours that are measured. Each prints its URLs and serves until its input
+//! Our own servers that are measured. Each prints its URLs and serves until its standard input
 //! closes.
 
 use std::borrow::Cow;
@@ -18,26 +18,28 @@ use tokio::time::{Instant, interval_at};
 
 use crate::{child, cluster, service};
 
-/// Sessions of a node that is measured, and of its tenant.
+/// The maximum number of sessions of a measured node, and of its tenant.
 const SESSIONS_MAX: usize = 100_000;
-/// Its connections: more than a process here may open files.
+/// The maximum number of connections of a measured node: above the limit of open files of a
+/// client process.
 const CONNECTIONS_MAX: usize = 25_000;
 
-/// What is due within so many milliseconds is said at once, as by a node.
+/// Comments that are due in the same period of this length are written at the same time, as a
+/// node does.
 const TICK_MS: u64 = 100;
 
-/// What `serve` is told.
+/// The arguments of `serve`.
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// Which.
+    /// The server to run.
     which: Which,
-    /// The Redis of a cluster's member.
+    /// The Redis of a cluster node.
     #[arg(long, default_value = "")]
     store: String,
-    /// A second of quiet puts a session of a cluster's member to sleep.
+    /// A session of a cluster node falls asleep after one idle second.
     #[arg(long)]
     sleepy: bool,
-    /// A cluster's member encrypts its links to the others, although they are on loopback.
+    /// A cluster node encrypts its connections to the others, although they are on loopback.
     #[arg(long)]
     encrypted: bool,
 }
@@ -57,13 +59,13 @@ pub(crate) enum Which {
     RmcpMounted,
     /// rmcp's own server.
     RmcpOwn,
-    /// The same, where sessions fall asleep.
+    /// A node with a handler and a Redis, whose idle sessions fall asleep.
     HandlerSleepy,
     /// Three nodes on a Redis.
     Cluster,
-    /// The same, with encrypted links.
+    /// Three nodes on a Redis, with encrypted connections between them.
     ClusterEncrypted,
-    /// A node with a program that speaks over its standard streams.
+    /// A node with a program over its standard streams.
     Stdio,
     /// One of several nodes, started by `cluster`.
     Member,
@@ -71,12 +73,12 @@ pub(crate) enum Which {
     Child,
 }
 
-/// Serves it.
+/// Runs the server.
 pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
     if serve.which == Which::Child {
         return child::serve();
     }
-    // Whoever started this holds the other end, and is gone when it closes.
+    // The parent process holds the other end of the pipe, which closes when the parent ends.
     std::thread::spawn(|| {
         let _closed = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -107,7 +109,7 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
     }
 }
 
-/// A node with this very program as its server.
+/// A node with this program as its server.
 async fn stdio() -> anyhow::Result<(String, Vec<Node>)> {
     let command = std::env::current_exe()?;
     let backend = json!({ "kind": "stdio", "command": command, "args": ["serve", "child"] });
@@ -117,26 +119,26 @@ async fn stdio() -> anyhow::Result<(String, Vec<Node>)> {
     Ok((node.url("demo"), vec![node]))
 }
 
-/// A tenant for anyone, of settings as an operator writes them.
+/// An open tenant with this backend, from settings as an operator writes them.
 pub(crate) fn tenant(backend: serde_json::Value) -> anyhow::Result<TenantSettings> {
     let backends = [("echo".to_owned(), serde_json::from_value(backend)?)].into();
     Ok(TenantSettings { tenant: open(), backends, ..TenantSettings::default() })
 }
 
-/// A node as anyone would have it, but for its bounds.
+/// A node with default settings, except its bounds.
 pub(crate) fn node(mut settings: Settings) -> Roundhouse {
     settings.front.connections_max = CONNECTIONS_MAX;
     settings.sessions.sessions_max = SESSIONS_MAX;
     Roundhouse::from_settings(settings).on_free_ports()
 }
 
-/// A tenant for anyone, with as many sessions as its node.
+/// An open tenant that may have as many sessions as its node.
 pub(crate) fn open() -> tenants::Settings {
     let limits = tenants::Limits { sessions_max: SESSIONS_MAX, ..tenants::Limits::default() };
     tenants::Settings { limits, ..tenants::Settings::open() }
 }
 
-/// Bare actix-web with one route for posts, and streams on which nothing happens.
+/// Bare actix-web with one route for POSTs, and GET streams that carry only comments.
 fn bare(route: fn() -> actix_web::Route) -> anyhow::Result<()> {
     actix_web::rt::System::new().block_on(async {
         let app = move || App::new().route("/", route()).route("/", web::get().to(comments));
@@ -151,13 +153,13 @@ fn bare(route: fn() -> actix_web::Route) -> anyhow::Result<()> {
     })
 }
 
-/// The least that a server must do: parse the body, and write it again.
+/// The minimum work of a server: it parses the body and writes it back.
 async fn echo(body: web::Json<serde_json::Value>) -> HttpResponse {
     HttpResponse::Ok().json(body.into_inner())
 }
 
-/// The least that a stream costs: ten events of the size of a progress notification and an
-/// answer, each written by itself.
+/// The minimum cost of a stream: ten events of the size of a progress notification and an
+/// answer, each written separately.
 async fn ten_events(_body: web::Json<serde_json::Value>) -> HttpResponse {
     let events = (1..=10).map(|number| {
         format!(
@@ -170,8 +172,8 @@ async fn ten_events(_body: web::Json<serde_json::Value>) -> HttpResponse {
     HttpResponse::Ok().content_type("text/event-stream").streaming(stream::iter(all))
 }
 
-/// The least that an open stream costs: a comment now and then, for all streams of a tick at
-/// the same time, as often as a node of ours says one.
+/// The minimum cost of an open stream: a comment at the interval at which our nodes write one,
+/// for all streams of a tick at the same time.
 async fn comments() -> HttpResponse {
     let every =
         Duration::from_secs(roundhouse::Settings::default().sessions.session.keepalive_secs);
@@ -185,7 +187,7 @@ async fn comments() -> HttpResponse {
     HttpResponse::Ok().content_type("text/event-stream").streaming(comments)
 }
 
-/// Runs the nodes that `start` starts, and says where they are.
+/// Runs the nodes that `start` starts, and prints their URLs.
 fn nodes(start: impl Future<Output = anyhow::Result<(String, Vec<Node>)>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -196,7 +198,7 @@ fn nodes(start: impl Future<Output = anyhow::Result<(String, Vec<Node>)>>) -> an
     })
 }
 
-/// Tells whoever started this.
+/// Prints the URLs for the parent process.
 pub(crate) fn say(urls: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "{urls}")?;
@@ -256,11 +258,11 @@ impl Echo {
                         tokio::time::sleep(Duration::from_millis(interval_ms)).await;
                     }
                     let told = peer.progress(number.into(), None, None).await;
-                    told.map_err(|_| Error::internal("the session is over"))?;
+                    told.map_err(|_| Error::internal("the session has ended"))?;
                 }
                 answer(&format!("counted to {n}"))
             }
-            _ => Err(Error::invalid_params("there is no such tool")),
+            _ => Err(Error::invalid_params("unknown tool")),
         }
     }
 }
@@ -269,7 +271,7 @@ fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(json).map_err(|error| Error::invalid_params(error.to_string()))
 }
 
-/// The result of a tool that says one thing.
+/// The result of a tool with one text.
 fn answer(text: &str) -> Result<Bytes, Error> {
     #[derive(Serialize)]
     struct Answer<'a> {

@@ -1,5 +1,5 @@
-//! One rmcp service, served in two ways: mounted in a node, and by rmcp's own Streamable
-//! HTTP server, so that only the way differs.
+//! One rmcp service on two HTTP servers: mounted in a node, and on rmcp's own Streamable HTTP
+//! server. Only the HTTP server differs, so the measurements can be compared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,14 +49,14 @@ impl Service {
             let Some(token) = context.meta.get_progress_token() else { continue };
             let progress = ProgressNotificationParam::new(token, number.into());
             let told = context.peer.notify_progress(progress).await;
-            told.map_err(|_| ErrorData::internal_error("the client is gone", None))?;
+            told.map_err(|_| ErrorData::internal_error("the client has disconnected", None))?;
         }
         Ok(format!("counted to {}", count.n))
     }
 }
 
-/// Serves it by rmcp's own server, as its documentation shows: sessions, SSE answers, axum.
-/// One thread, as one core is what is measured.
+/// Runs the service on rmcp's own server, as its documentation shows: sessions, SSE answers,
+/// axum. It has one thread, since one core is measured.
 pub(crate) fn serve() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -68,7 +68,7 @@ pub(crate) fn serve() -> anyhow::Result<()> {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
         crate::servers::say(&format!("http://{}/mcp", listener.local_addr()?))?;
         let listener = axum::serve::ListenerExt::tap_io(listener, |stream| {
-            // Without it, events wait for acknowledgements, and nothing else is measured.
+            // Without it, events wait for TCP acknowledgements, which would dominate the figures.
             let _as_it_is = stream.set_nodelay(true);
         });
         Ok(axum::serve(listener, axum::Router::new().nest_service("/mcp", service)).await?)

@@ -1,4 +1,4 @@
-//! What is measured, and how it is started: our own servers, the peers, and anything by URL.
+//! The server that is measured, and its start: one of ours, a peer, or any server by URL.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -12,33 +12,33 @@ use crate::mcp::{Endpoint, Session, Tool};
 use crate::process::Processes;
 use crate::wire::Wire;
 
-/// How long a server may take to start.
+/// The longest time for a server to start.
 const START: Duration = Duration::from_secs(60);
-/// How long it may take to stop; then it is killed.
+/// The longest time for a server to stop. Then it is killed.
 const STOP: Duration = Duration::from_secs(15);
 
-/// A server that runs.
+/// A running server.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// Every way in; a load without affinity uses them all.
+    /// All endpoints. A load without affinity uses all of them.
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) processes: Processes,
-    /// Its Redis, where it has one.
+    /// The processes of its Redis, if it has one.
     pub(crate) stores: Processes,
-    /// It speaks HTTP, but no MCP: every post is echoed.
+    /// Whether the server implements HTTP without MCP, and echoes every POST.
     pub(crate) is_bare: bool,
     pub(crate) echo: Tool,
-    /// A tool that reports progress: its name, and the names of its arguments for how
-    /// often and how long between, in milliseconds.
+    /// The tool that reports progress.
     pub(crate) counts: Option<Counts>,
     /// Another tenant of the same server.
     pub(crate) neighbour: Option<Box<Target>>,
-    /// `cluster.json` of a local cluster, whose nodes may be killed.
+    /// The file `cluster.json` of a local cluster. Its nodes may be killed.
     pub(crate) cluster: Option<PathBuf>,
 }
 
-/// How a tool that reports progress is called.
+/// A tool that reports progress: its name, and the names of its arguments for the number of
+/// reports and for the interval between them, in milliseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Counts {
     pub(crate) name: String,
@@ -47,7 +47,7 @@ pub(crate) struct Counts {
 }
 
 impl Target {
-    /// A session, or what stands for one at a server that has none.
+    /// Opens a session. A server without sessions gets a placeholder.
     pub(crate) async fn session(
         &self,
         endpoint: &Endpoint,
@@ -59,7 +59,7 @@ impl Target {
         Session::open(endpoint, wire).await
     }
 
-    /// The tool that reports progress so often.
+    /// A call of the progress tool with these arguments.
     pub(crate) fn count(&self, times: u64, interval_ms: u64) -> anyhow::Result<Tool> {
         let counts =
             self.counts.as_ref().context("the server has no tool that reports progress")?;
@@ -69,7 +69,7 @@ impl Target {
     }
 }
 
-/// A server that was started for a measurement; it ends with this value.
+/// A server that was started for a measurement. It is stopped when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) target: Target,
@@ -78,14 +78,14 @@ pub(crate) struct Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Ours ends by itself when its input closes; a peer's command is asked to.
+        // Our servers end when their standard input closes. A peer needs the signal.
         drop(self.process.stdin.take());
         self.signal(rustix::process::Signal::TERM);
         let until = Instant::now() + STOP;
         while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Also what it left behind in its group.
+        // Kills the remaining processes of its process group, too.
         self.signal(rustix::process::Signal::KILL);
         let _status = self.process.wait();
     }
@@ -99,7 +99,7 @@ impl Started {
     }
 }
 
-/// A server of which only the name is known, with the tools that all have.
+/// A target with this name, without endpoints or processes, with the default tools.
 pub(crate) fn nowhere(name: &str) -> Target {
     Target {
         name: name.to_owned(),
@@ -114,7 +114,7 @@ pub(crate) fn nowhere(name: &str) -> Target {
     }
 }
 
-/// What a load calls where nobody says otherwise.
+/// The default tool of a load.
 fn echo() -> Tool {
     Tool {
         name: "echo".to_owned(),
@@ -122,13 +122,13 @@ fn echo() -> Tool {
     }
 }
 
-/// The progress tool that our own servers and the peers have.
+/// The progress tool of our own servers and of the peers.
 fn counts() -> Counts {
     Counts { name: "count".into(), times: "n".into(), interval_ms: "interval_ms".into() }
 }
 
-/// Starts a command, in a process group of its own. The first line that it prints names its
-/// URLs, separated by spaces, and perhaps the process of its Redis, as `store=PID`.
+/// Starts a command in a process group of its own. The first line that it prints contains its
+/// URLs, separated by spaces, and optionally the process of its Redis as `store=PID`.
 pub(crate) fn start(name: &str, mut command: Command) -> anyhow::Result<Started> {
     use std::os::unix::process::CommandExt as _;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
@@ -153,8 +153,8 @@ pub(crate) fn start(name: &str, mut command: Command) -> anyhow::Result<Started>
     Ok(started)
 }
 
-/// The first line that a server prints. What it prints later is read and forgotten, as a
-/// server may stop when nobody does.
+/// Reads the first line that a server prints. Later output is read and dropped, since a full
+/// pipe would block the server.
 fn first_line(output: ChildStdout) -> anyhow::Result<String> {
     let (said, saying) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
@@ -163,5 +163,5 @@ fn first_line(output: ChildStdout) -> anyhow::Result<String> {
         let _said = said.send(output.read_line(&mut line).map(|_| line));
         let _over = std::io::copy(&mut output, &mut std::io::sink());
     });
-    Ok(saying.recv_timeout(START).context("it says nothing")??)
+    Ok(saying.recv_timeout(START).context("it printed no line within 60 s")??)
 }

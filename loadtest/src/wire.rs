@@ -1,5 +1,5 @@
-//! HTTP as a client that costs little speaks it: one request at a time on a connection that
-//! is kept open, answers read as they come, and nothing copied that is not needed.
+//! An HTTP client with a low cost: one request at a time on a connection that stays open.
+//! Answers are parsed as their bytes arrive, with few copies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -10,17 +10,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Longest head of a response; a longer one fails the request.
+/// The maximum size of a response head. A larger one fails the request.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Largest body or event; a larger one fails the request.
+/// The maximum size of a body or event. A larger one fails the request.
 const BODY_BYTES_MAX: usize = 64 << 20;
-/// How long a connection may take to be made.
+/// The longest time to connect.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a server may be silent while something is waited for; then that has failed.
+/// The longest time without bytes from the server while the client waits. Then the read fails.
 const SILENCE: Duration = Duration::from_secs(60);
-/// A connection that was idle for so long is asked whether it still is one.
+/// Before a request, the client checks whether a connection that was idle for longer than this
+/// is still open.
 const ASKED_AFTER: Duration = Duration::from_secs(1);
-/// How much is read at once; idle connections keep none of it.
+/// The size of a read. Idle connections keep no buffer.
 const READ_BYTES: usize = 16 << 10;
 
 /// One connection to a server.
@@ -30,30 +31,30 @@ pub(crate) struct Wire {
     unread: BytesMut,
     to: SocketAddr,
     source: Option<IpAddr>,
-    /// The server ends the connection after the last response.
+    /// Whether the server closes the connection after the last response.
     closes: bool,
-    /// When something was last sent.
+    /// The time of the last request.
     used: Instant,
 }
 
-/// What a response begins with.
+/// The head of a response.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: u16,
     /// `Mcp-Session-Id`.
     pub(crate) session: Option<Box<str>>,
-    /// Is it an SSE stream?
+    /// Whether the response is an SSE stream.
     pub(crate) is_stream: bool,
-    /// Does the server end the connection after it?
+    /// Whether the server closes the connection after the response.
     closes: bool,
     rest: Rest,
 }
 
-/// What of a body is still to come.
+/// The rest of a body that was not read yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rest {
     Bytes(usize),
-    /// Chunks, of which so much of the present one is still to come.
+    /// Chunks, with the number of unread bytes of the current one.
     Chunks(usize),
     UntilClosed,
     Nothing,
@@ -63,7 +64,7 @@ enum Rest {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Event {
     pub(crate) id: Option<Box<str>>,
-    /// How long the server wants the client to wait before it comes back.
+    /// The wait in milliseconds that the server requests before the client resumes.
     pub(crate) retry: Option<u64>,
     pub(crate) data: Bytes,
 }
@@ -72,19 +73,20 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) struct Events {
     rest: Rest,
-    /// Received, and not an event yet.
+    /// Received bytes that are not a complete event yet.
     text: BytesMut,
 }
 
 impl Wire {
-    /// Connects, from `source` where one is given: each address has 28,000 ports of its own.
+    /// Connects, from the address `source` if there is one. Each address has 28,000 ports of its
+    /// own.
     pub(crate) async fn connect(to: SocketAddr, source: Option<IpAddr>) -> anyhow::Result<Self> {
         let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         if let Some(source) = source {
             socket.set_reuseaddr(true)?;
             socket.bind(SocketAddr::new(source, 0))?;
         }
-        let connected = timeout(CONNECT, socket.connect(to)).await.context("it takes too long");
+        let connected = timeout(CONNECT, socket.connect(to)).await.context("timed out after 10 s");
         let stream = connected.and_then(|connected| Ok(connected?));
         let stream = stream.with_context(|| format!("connecting to {to}"))?;
         stream.set_nodelay(true)?;
@@ -92,7 +94,7 @@ impl Wire {
         Ok(Self { stream, unread, to, source, closes: false, used })
     }
 
-    /// Sends a whole request, on a new connection where the server wanted that.
+    /// Sends a complete request. Opens a new connection if the server closes the current one.
     pub(crate) async fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
         if self.closes || self.is_gone() {
             *self = Self::connect(self.to, self.source).await?;
@@ -100,8 +102,8 @@ impl Wire {
         Ok(self.stream.write_all(request).await?)
     }
 
-    /// Has the server ended the connection since? Many do after five seconds without a
-    /// request, and every client copes with it.
+    /// Whether the server has closed an idle connection. Many servers do so after five seconds
+    /// without a request, and every client handles it.
     fn is_gone(&mut self) -> bool {
         let idle = self.used.elapsed();
         self.used = Instant::now();
@@ -121,7 +123,7 @@ impl Wire {
         }
     }
 
-    /// Reads the whole body of a response.
+    /// Reads the complete body of a response.
     pub(crate) async fn body(&mut self, head: &Head) -> anyhow::Result<Bytes> {
         if let Rest::Bytes(length) = head.rest {
             ensure!(length <= BODY_BYTES_MAX, "a body is too large");
@@ -135,7 +137,7 @@ impl Wire {
         Ok(events.text.freeze())
     }
 
-    /// Reads the stream's next event that says something; `None` after the last.
+    /// Reads the next event of the stream that has a field; `None` after the last.
     pub(crate) async fn event(&mut self, events: &mut Events) -> anyhow::Result<Option<Event>> {
         loop {
             if let Some(event) = events.take() {
@@ -147,7 +149,7 @@ impl Wire {
         }
     }
 
-    /// Moves what has come of a body to its reader. False at its end.
+    /// Moves the received bytes of a body to `events`. `false` at the end of the body.
     async fn more(&mut self, events: &mut Events) -> anyhow::Result<bool> {
         loop {
             match &mut events.rest {
@@ -181,12 +183,12 @@ impl Wire {
         }
     }
 
-    /// What follows the last chunk: no trailers, as everyone sends it.
+    /// Reads the end of the last chunk. Trailers are an error, since no server sends them.
     async fn trailer(&mut self) -> anyhow::Result<()> {
         while self.unread.len() < 2 {
             self.fill().await?;
         }
-        ensure!(self.unread.starts_with(b"\r\n"), "chunks end with trailers");
+        ensure!(self.unread.starts_with(b"\r\n"), "the response has trailers");
         self.unread.advance(2);
         Ok(())
     }
@@ -201,14 +203,14 @@ impl Wire {
     async fn read(&mut self) -> anyhow::Result<usize> {
         let reading = async {
             if self.unread.is_empty() {
-                // A connection that waits keeps no buffer; thousands of them may wait.
+                // A connection that waits keeps no buffer, since thousands may wait.
                 self.unread = BytesMut::new();
                 self.stream.readable().await?;
             }
             self.unread.reserve(READ_BYTES);
             self.stream.read_buf(&mut self.unread).await
         };
-        Ok(timeout(SILENCE, reading).await.context("the server is silent")??)
+        Ok(timeout(SILENCE, reading).await.context("the server sent nothing for 60 s")??)
     }
 }
 
@@ -218,7 +220,7 @@ impl Events {
         Self { rest: head.rest, text: BytesMut::new() }
     }
 
-    /// The next event that says something, if it is complete.
+    /// The next complete event that has a field, if there is one.
     fn take(&mut self) -> Option<Event> {
         loop {
             let end = block_end(&self.text)?;
@@ -264,9 +266,9 @@ fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<(Head, usize)>> {
     Ok(Some((head, length)))
 }
 
-/// The size of the next chunk, where its line is complete.
+/// The size of the next chunk, if its line is complete.
 fn chunk_size(unread: &mut BytesMut) -> anyhow::Result<Option<usize>> {
-    // The end of the chunk before.
+    // The line end of the previous chunk.
     let skipped = if unread.starts_with(b"\r\n") { 2 } else { 0 };
     let line = &unread[skipped..];
     let Some(end) = memchr::memmem::find(line, b"\r\n") else { return Ok(None) };
@@ -277,7 +279,7 @@ fn chunk_size(unread: &mut BytesMut) -> anyhow::Result<Option<usize>> {
     Ok(Some(size))
 }
 
-/// Where the first block of a stream ends, its empty line included.
+/// The end of the first block of a stream, including its empty line.
 fn block_end(text: &[u8]) -> Option<usize> {
     let mut from = 0;
     while let Some(at) = memchr::memchr(b'\n', &text[from..]) {
@@ -300,7 +302,7 @@ fn read_block(block: &Bytes) -> Event {
             Some(value.strip_prefix(b" ").unwrap_or(value))
         };
         if let Some(data) = value(b"data:") {
-            // Servers write a message on one line; of several, each is a part.
+            // Servers write a message as one line. Several lines are joined.
             event.data = if event.data.is_empty() {
                 block.slice_ref(data)
             } else {
@@ -321,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client reads of a server that writes `pieces` one by one and closes.
+    /// A connection to a server that writes `pieces` one by one and closes.
     async fn wire(pieces: &'static [&'static str]) -> Wire {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! The load driver against servers of which everything is known: it must count what they
-//! were asked, see what they do wrong, and say what is wrong with what it was told.
+//! The load driver against servers with known behaviour: its counts equal those of the
+//! servers, it counts their errors as failures, and it rejects wrong arguments with a reason.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 struct Known {
     calls: AtomicU64,
     ended: AtomicU64,
-    /// Every so many calls, one is refused.
+    /// One call of this number is refused; with 0, none is.
     refuses: u64,
-    /// At this call everything stops.
+    /// The server blocks at this call, for `stall`.
     stalls_at: u64,
     stall: Duration,
 }
 
 impl Known {
-    /// Serves it until the process ends, and returns its URL.
+    /// Runs the server until the process ends, and returns its URL.
     fn serve(self: &Arc<Self>) -> String {
         let (known, (said, saying)) = (Arc::clone(self), std::sync::mpsc::sync_channel(1));
         std::thread::spawn(move || {
@@ -61,7 +61,7 @@ async fn post(known: web::Data<Known>, body: web::Json<Value>) -> HttpResponse {
             }
             json!({ "content": [{ "type": "text", "text": "yes" }] })
         }
-        other => panic!("nobody asks for {other}"),
+        other => panic!("unexpected request {other}"),
     };
     let answer = json!({ "jsonrpc": "2.0", "id": id, "result": result });
     HttpResponse::Ok().insert_header(("Mcp-Session-Id", "one")).json(answer)
@@ -74,14 +74,14 @@ async fn delete(known: web::Data<Known>) -> HttpResponse {
 
 fn loadtest(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loadtest"));
-    // The programs that the other tests test, where the test command has built them.
+    // The program under test of the other tests, if the test command has built it.
     if let Some(programs) = std::env::var_os("ROUNDHOUSE_PROGRAMS") {
         command.env("ROUNDHOUSE_BIN", Path::new(&programs).join("roundhouse"));
     }
     command.args(arguments).output().unwrap()
 }
 
-/// Runs `calls` and returns what was found.
+/// Runs the scenario `calls` and returns its figures.
 fn calls(url: &str, arguments: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().to_str().unwrap();
@@ -120,11 +120,11 @@ fn an_open_loop_shows_a_stall_to_all_that_was_due_meanwhile() {
     let found = calls(&known.serve(), &["--secs", "1.5", "-c", "4", "--rate", "200"]);
     let micros = |name: &str| found["latency"][name].as_u64().unwrap();
     assert!(micros("max") >= 290_000, "{found}");
-    // 60 of 300 calls were due while it stood. Who waits with the next call for the answer
-    // to the last one sees four.
+    // 60 of 300 calls were due during the stall. In a closed loop, only the calls of the four
+    // connections would be slow.
     assert!(micros("p90") >= 100_000, "{found}");
     assert!(micros("p50") < 100_000, "{found}");
-    // Nothing that was due is left out.
+    // Every call that was due is counted.
     assert_eq!(found["done"], 300);
 }
 

@@ -1,4 +1,4 @@
-"""Tells a ContextForge of the server behind it."""
+"""Registers the server behind the gateway with ContextForge."""
 
 import json
 import os

@@ -6,7 +6,7 @@ from asyncio import sleep
 import uvicorn
 from mcp.server.fastmcp import Context, FastMCP
 
-# It takes 10,000 sessions unless told; a measurement holds more.
+# The default maximum is 10,000 sessions; a measurement holds more.
 mcp = FastMCP("echo", log_level="WARNING", max_sessions=None)
 
 

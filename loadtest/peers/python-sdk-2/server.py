@@ -24,7 +24,7 @@ async def count(n: int, interval_ms: int, ctx: Context) -> str:
 
 
 uvicorn.run(
-    # It takes 10,000 sessions unless told; a measurement holds more.
+    # The default maximum is 10,000 sessions; a measurement holds more.
     mcp.streamable_http_app(max_sessions=None),
     host="127.0.0.1",
     port=int(sys.argv[1]),

@@ -1,5 +1,5 @@
-// supergateway listens on every address of the machine and has no option for one; a
-// measurement opens nothing to the network. Loaded before it.
+// Makes supergateway listen on loopback only: it has no option for an address, and a measurement
+// must not open a port to the network. Node loads this file before supergateway.
 
 import { Server } from 'node:net';
 

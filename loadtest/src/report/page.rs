@@ -1,4 +1,4 @@
-//! The page: what was run, on what, and what came of it, to be read without the source.
+//! The page of a report: the runs, the machine and the results. A reader needs no source code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,46 +12,46 @@ table{border-collapse:collapse;width:100%;font-size:14px}th,td{padding:.25rem .6
 th:nth-child(1),td:nth-child(1){text-align:left}svg{width:100%;margin:1rem 0;font:13px system-ui,sans-serif}\
 svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3f3f3;padding:0 .2rem}.note{color:#555}";
 
-/// What each scenario does, in the order of the page.
+/// The description of each scenario, in the order of the page.
 const SCENARIOS: [(&str, &str); 11] = [
     (
         "calls",
-        "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered.",
+        "Each connection has a session of its own and calls a tool that echoes its arguments. It sends the next call when the last one is answered.",
     ),
     (
         "calls-at-a-rate",
-        "The same at a fixed rate, whatever the server does: latency counts from when a call was due, so that a call which had to wait for one before it is late, too.",
+        "The same at a fixed rate, at any speed of the server. Latency is counted from the time when a call was due, so it includes the wait for the previous call.",
     ),
-    ("churn", "Sessions are opened, list the tools once, and are ended: four requests a session."),
+    ("churn", "Each session is opened, lists the tools once, and ends: four requests a session."),
     (
         "progress",
-        "Calls whose tool reports progress before it answers, on an SSE stream; one is counted when every event and the answer came.",
+        "Calls whose tool reports progress on an SSE stream before it answers. A call is counted when all its events and its answer have arrived.",
     ),
-    ("progress-apart", "The same with a pause between events, so that each is written by itself."),
+    ("progress-apart", "The same with a pause between events, so that each is written separately."),
     ("hold", "Sessions that each hold one open GET stream on which nothing happens."),
-    ("hold-idle", "Sessions that were opened and left alone: no stream, no connection."),
+    ("hold-idle", "Sessions that are open and idle: no stream, no connection."),
     (
         "resume",
-        "Streams with a call under way are all cut at the same moment, and come back with their last event id.",
+        "All streams with a call in progress are cut at the same time, and resume with their last event id.",
     ),
     (
         "tenants",
-        "One tenant calls a hundred times a second, first alone, then while another calls as fast as it can.",
+        "One tenant calls a hundred times a second: first alone, then while another tenant calls as fast as it can.",
     ),
-    ("start", "A process is started, until it says where it listens."),
+    ("start", "The time from the start of a process until it prints its URL."),
     ("chaos", "Calls through a balancer while nodes are killed and restarted in turn."),
 ];
 
-/// The whole page.
+/// The complete page.
 pub(super) fn page(report: &Report) -> String {
     let machine = &report.machine;
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>Roundhouse load test</title><style>{STYLE}</style><h1>Load test</h1>\
          <p>Run as <code>{}</code> on {} ({} cores, Linux {}).</p>\
-         <p class=\"note\">CPU is the server's own, in user and kernel mode, children included, by its processes' \
-         scheduler accounts. A shared machine changes rates and latencies from one minute to the next; ratios of \
-         runs that took turns hold far better.</p>",
+         <p class=\"note\">CPU is the time that the scheduler counted for the server's processes, in user and kernel \
+         mode, including children. Other work on the machine changes rates and latencies much; it changes ratios of \
+         runs in turns far less.</p>",
         text(&report.command),
         text(&machine.cpu),
         machine.cores,
@@ -103,9 +103,9 @@ fn left_out(page: &mut String, all: &[LeftOut]) {
     *page += "</ul>";
 }
 
-/// A plot, which can stand by itself.
+/// A plot that can be used outside of the page.
 pub(super) struct Plot {
-    /// The name of its file, without an ending.
+    /// The name of its file, without the extension.
     pub(super) name: String,
     pub(super) svg: String,
 }
@@ -130,9 +130,9 @@ fn of_scenario(scenario: &str, runs: &[&Figures]) -> Vec<Plot> {
     let values = |value: &dyn Fn(&Figures) -> Option<f64>| -> Vec<(String, f64)> {
         runs.iter().filter_map(|run| Some((text(&run.target), value(run)?))).collect()
     };
-    add("cpu", plot::bars("Server CPU for each", "µs", &values(&|run| run.cpu_micros)));
+    add("cpu", plot::bars("Server CPU for each operation", "µs", &values(&|run| run.cpu_micros)));
     if matches!(scenario, "calls" | "churn" | "progress") {
-        add("rate", plot::bars("Done each second", "1/s", &values(&|run| Some(run.per_sec))));
+        add("rate", plot::bars("Operations", "1/s", &values(&|run| Some(run.per_sec))));
     }
     add("latency", plot::latencies("Latency", runs));
     for name in names(runs) {
@@ -142,7 +142,7 @@ fn of_scenario(scenario: &str, runs: &[&Figures]) -> Vec<Plot> {
     plots
 }
 
-/// The names of what only this scenario knows.
+/// The names of the figures that only this scenario has.
 fn names<'a>(runs: &[&'a Figures]) -> BTreeSet<&'a String> {
     runs.iter().flat_map(|run| run.more.keys()).collect()
 }
@@ -199,18 +199,18 @@ fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
 /// A figure's name in words, and its unit.
 fn titled(name: &str) -> (String, &'static str) {
     let (title, unit) = match name {
-        "all_attached_secs" => ("Until the last one was taken up again", "s"),
-        "all_live_secs" => ("Until the last one had a new event", "s"),
+        "all_attached_secs" => ("Time until all streams were resumed", "s"),
+        "all_live_secs" => ("Time until all streams had a new event", "s"),
         "cpu_micros_event" => ("Server CPU for each event", "µs"),
         "events_per_sec" => ("Events each second", "1/s"),
         "held" => ("Sessions held", "count"),
-        "idle_cpu_percent" => ("CPU while nothing happens", "% of a core"),
+        "idle_cpu_percent" => ("CPU while all sessions are idle", "% of a core"),
         "longest_wait_secs" => ("Longest wait between two events", "s"),
         "noisy_calls_per_sec" => ("Calls of the noisy tenant", "1/s"),
-        "open_cpu_micros_each" => ("Server CPU to open one", "µs"),
-        "p99_alone_micros" => ("Slowest of a hundred calls, alone", "µs"),
-        "p99_beside_micros" => ("Slowest of a hundred calls, beside the noisy tenant", "µs"),
-        "redis_cpu_micros" => ("Redis CPU for each", "µs"),
+        "open_cpu_micros_each" => ("Server CPU to open a session", "µs"),
+        "p99_alone_micros" => ("p99 of the quiet tenant, alone", "µs"),
+        "p99_beside_micros" => ("p99 of the quiet tenant, beside the noisy one", "µs"),
+        "redis_cpu_micros" => ("Redis CPU for each operation", "µs"),
         "redis_cpu_micros_event" => ("Redis CPU for each event", "µs"),
         "rss_kib_each" => ("Memory of each session", "KiB"),
         other => return (text(&other.replace('_', " ")), "count"),
@@ -218,7 +218,7 @@ fn titled(name: &str) -> (String, &'static str) {
     (title.to_owned(), unit)
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 fn text(raw: &str) -> String {
     raw.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! Plots as SVG, drawn without help: bars, and latency by quantile.
+//! Plots as SVG, without a library: bars, and latency by quantile.
 
 use std::fmt::Write as _;
 
@@ -8,15 +8,15 @@ use crate::figures::Figures;
 const WIDTH: f64 = 860.0;
 const BAR: f64 = 22.0;
 const NAMES: f64 = 210.0;
-/// Told apart also by those who see few colours.
+/// Colours that readers with colour blindness can distinguish.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666", "#b8a500"];
 
-/// So that a plot looks the same wherever it stands.
+/// The style sheet inside each plot, so that it looks the same in every document.
 const STYLE: &str = "<style>svg{font:13px system-ui,sans-serif;background:#fff;fill:#222}.t{font-weight:600;font-size:15px}.n{text-anchor:end}</style>";
 
-/// A bar for each name, as long as its value. On a logarithmic scale where the values span
-/// more than a hundredfold, which the caption then says.
+/// A bar for each name, with its value as the length. If the greatest value is more than a
+/// hundred times the least, the scale is logarithmic, and the caption contains this.
 pub(super) fn bars(title: &str, unit: &str, values: &[(String, f64)]) -> Option<String> {
     let values: Vec<_> = values.iter().filter(|(_, value)| *value > 0.0).collect();
     let most = values.iter().map(|(_, value)| *value).fold(0.0, f64::max);
@@ -54,7 +54,7 @@ pub(super) fn bars(title: &str, unit: &str, values: &[(String, f64)]) -> Option<
     Some(svg + "</svg>\n")
 }
 
-/// How long calls took, from the median to the slowest, both axes logarithmic.
+/// The latency of calls by quantile, from 0 to 99.99 %. Both axes are logarithmic.
 pub(super) fn latencies(title: &str, runs: &[&Figures]) -> Option<String> {
     let curves: Vec<_> = runs
         .iter()
@@ -101,7 +101,7 @@ pub(super) fn latencies(title: &str, runs: &[&Figures]) -> Option<String> {
     }
     for (index, (name, curve)) in curves.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        // Where colours come again, they are told apart by dashes.
+        // The colours repeat after eight curves; the repeated ones are dashed.
         let dashed = index >= COLOURS.len();
         let dashes = if dashed { r#" stroke-dasharray="6 3""# } else { "" };
         let points: String = curve

@@ -1,4 +1,4 @@
-//! Calls of a tool that answers at once: what a call costs, and how long it takes.
+//! Calls of a tool that answers at once: the cost and the latency of a call.
 
 use indicatif::ProgressBar;
 
@@ -36,8 +36,8 @@ pub(crate) async fn run(
     watch.stop(name, tally)
 }
 
-/// One connection with a session of its own. Where the target has several endpoints, each
-/// call goes to another of them, as through a balancer without affinity.
+/// A session, with a connection to each endpoint of the target. Each call goes to the next
+/// endpoint, as through a balancer without affinity.
 pub(super) struct Caller {
     wires: Vec<Wire>,
     sessions: Vec<Session>,

@@ -1,8 +1,8 @@
-//! What clients see while nodes die: calls that count, through the balancer of a local
-//! cluster, whose nodes are killed and drained in turn.
+//! The effect of node failures on clients: they call a tool that counts, through the balancer
+//! of a local cluster, while its nodes are killed and drained in turn.
 //!
-//! Each client behaves as SDKs do: it never repeats a post, and comes back to a stream
-//! that was cut with the last id it saw, after the wait that the server asked for.
+//! Each client behaves as SDKs do. It never repeats a POST. It resumes a stream that was cut
+//! with the last event id, after the wait that the server has requested.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,14 +22,15 @@ use crate::mcp::{self, Endpoint, Session, Tool};
 use crate::target::Target;
 use crate::wire::{Event, Events, Wire};
 
-/// Between two things that are done to nodes.
+/// The pause between two actions on nodes.
 const CALM: Duration = Duration::from_secs(2);
-/// Progress events of one call, and how far they are apart.
+/// The number of progress events of one call.
 const EVENTS: u64 = 40;
+/// The interval between these events.
 const INTERVAL_MS: u64 = 50;
-/// How long a client waits before it comes back, where the server asked for nothing.
+/// The wait of a client before it resumes, if the server has requested none.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a client comes back to one stream before it gives up.
+/// The number of attempts to resume the streams of one call. Then the call has failed.
 const RESUMES_MAX: usize = 5;
 
 pub(crate) async fn run(
@@ -74,7 +75,7 @@ pub(crate) async fn run(
     Ok(figures)
 }
 
-/// Kills a node and starts it again, drains the next one and starts it again, in turns.
+/// Repeatedly kills a node and starts it again, then drains the next one and starts it again.
 async fn trouble(
     file: &Path,
     nodes: &[String],
@@ -111,14 +112,14 @@ fn nodes(file: &Path) -> anyhow::Result<Vec<String>> {
     Ok(nodes.iter().filter_map(|node| node["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// What a client saw, besides how its calls ended.
+/// The observations of a client, except the outcome of its calls.
 #[derive(Default)]
 struct Seen {
     events: u64,
     lost: u64,
     doubled: u64,
     resumes: u64,
-    /// Longest wait between two events of a stream, resumes included.
+    /// The longest wait between two events of a stream, including resumes.
     longest: Duration,
 }
 
@@ -183,7 +184,8 @@ impl Client {
         Session::open(&self.endpoint, &mut wire).await
     }
 
-    /// One call until its final response, however often its stream is cut.
+    /// Makes one call and reads until its final response. Resumes a stream that was cut, at most
+    /// [`RESUMES_MAX`] times.
     async fn call(&mut self, session: &mut Session) -> anyhow::Result<()> {
         let mut wire = Wire::connect(self.endpoint.address, None).await?;
         let (_, request) = session.call(&self.tool, true);
@@ -207,13 +209,13 @@ impl Client {
                     last = Instant::now();
                     self.see(&event, &mut counted);
                 }
-                // Cut, or told to come back.
+                // The stream was cut, or the server has ended it so that the client resumes.
                 Ok(None) | Err(_) => {
                     ensure!(resumes < RESUMES_MAX, "a stream could not be resumed");
                     resumes += 1;
                     self.seen.resumes += 1;
                     tokio::time::sleep(reading.retry).await;
-                    // A node that is not there any more refuses; the next try goes elsewhere.
+                    // A node that is gone refuses the connection. The next attempt reaches another.
                     if let Ok(resumed) = reading.resume(session).await {
                         reading = resumed;
                     }

@@ -1,4 +1,4 @@
-//! Sessions that are opened, list the tools once, and end: what a session's life costs.
+//! Sessions that are opened, list the tools once, and end: the cost of a session.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! Sessions that only listen, or do not even that: what one costs while nothing happens in it.
+//! Sessions with an open stream on which nothing happens, or without one: the cost of an idle
+//! session.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,9 +14,9 @@ use crate::mcp::{self, Session};
 use crate::target::Target;
 use crate::wire::Wire;
 
-/// Sessions that are being opened at the same time.
+/// The maximum number of sessions that are opened concurrently.
 const OPENING_MAX: usize = 32;
-/// Sessions that are opened before it begins.
+/// The number of sessions that are opened before the measurement starts.
 const WARMING: usize = 10;
 
 pub(crate) async fn run(
@@ -24,7 +25,7 @@ pub(crate) async fn run(
     bar: &ProgressBar,
 ) -> anyhow::Result<Figures> {
     bar.set_length(load.sessions as u64);
-    // What a server needs once, for its first sessions, is no session's cost.
+    // The first sessions cause one-time costs, which are not part of the cost of a session.
     let few = Held { sessions: load.sessions.min(WARMING), first: 0, idle: load.idle };
     drop(few.open(target, &ProgressBar::hidden(), &mut Tally::new()?).await?);
     let before = target.processes.cost()?;
@@ -34,7 +35,7 @@ pub(crate) async fn run(
     let held = held.open(target, bar, &mut tally).await?;
     let elsewhere = parts.opened(&mut tally).await?;
     let opened = target.processes.cost()?;
-    // What it costs to keep them, keep-alives included.
+    // The cost of keeping the sessions, including keep-alives.
     let idling = Instant::now();
     tokio::time::sleep(load.time()).await;
     let secs = idling.elapsed().as_secs_f64();
@@ -57,17 +58,18 @@ pub(crate) async fn run(
     Ok(figures)
 }
 
-/// Sessions that are held by this process.
+/// The sessions that this process holds.
 pub(super) struct Held {
     pub(super) sessions: usize,
-    /// The number of the first of them, where others are held elsewhere.
+    /// The number of the first session, as other processes hold other sessions.
     pub(super) first: usize,
-    /// Have they no stream?
+    /// Whether the sessions have no stream.
     pub(super) idle: bool,
 }
 
 impl Held {
-    /// Opens them; some may fail, which is counted. Their streams end with what this returns.
+    /// Opens the sessions and counts failures. Their streams end when the returned connections
+    /// are dropped.
     pub(super) async fn open(
         &self,
         target: &Target,
@@ -97,7 +99,7 @@ impl Held {
     }
 }
 
-/// One session; its connection is kept where it has a stream on it.
+/// Opens one session. Returns its connection if that carries a stream.
 async fn open(target: &Target, number: usize, idle: bool) -> anyhow::Result<Option<Wire>> {
     let endpoint = &target.endpoints[number % target.endpoints.len()];
     let source = mcp::source(number / target.endpoints.len());

@@ -1,5 +1,5 @@
-//! More sessions than one process may open files for: other processes of this program hold
-//! the rest.
+//! Sessions that exceed the limit of open files of one process: further processes of this
+//! program hold them.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -19,15 +19,15 @@ use super::hold::Held;
 use crate::figures::Tally;
 use crate::target::{self, Target};
 
-/// Sessions that one process holds.
+/// The maximum number of sessions that one process holds.
 const SESSIONS_MAX: usize = 19_000;
-/// How long a part may take to open its sessions.
+/// The longest time for a part to open its sessions.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a part is told.
+/// The arguments of a part.
 #[derive(Args)]
 pub(crate) struct Part {
-    /// Where.
+    /// The endpoints of the server.
     #[arg(required = true)]
     urls: Vec<String>,
     #[arg(long)]
@@ -38,7 +38,7 @@ pub(crate) struct Part {
     idle: bool,
 }
 
-/// What a part says when its sessions are open.
+/// The report of a part, once its sessions are open.
 #[derive(Serialize, Deserialize)]
 struct Opened {
     held: usize,
@@ -58,16 +58,16 @@ pub(crate) async fn hold(part: &Part) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "{}", serde_json::to_string(&opened)?)?;
     out.flush()?;
-    // Nothing else is to be done by this thread: what comes meanwhile waits in the kernel.
+    // Blocks the thread, which has no other work. The kernel buffers events that arrive.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// The other processes. They end with this value.
+/// The other processes. They are killed when this value is dropped.
 pub(super) struct Parts(Vec<Child>);
 
 impl Parts {
-    /// Starts as many as are needed, and says how many sessions are left for this process.
+    /// Starts as many parts as are needed. Returns the number of sessions of this process, too.
     pub(super) fn start(target: &Target, load: &Load) -> anyhow::Result<(usize, Self)> {
         let mine = load.sessions.min(SESSIONS_MAX);
         let mut parts = Vec::new();
@@ -85,14 +85,15 @@ impl Parts {
         Ok((mine, Self(parts)))
     }
 
-    /// Waits until all sessions are open; says how many are, and counts the others.
+    /// Waits until all parts have opened their sessions. Returns the number of open sessions, and
+    /// counts the failed ones.
     pub(super) async fn opened(&mut self, tally: &mut Tally) -> anyhow::Result<usize> {
         let mut held = 0;
         for part in &mut self.0 {
             let output = part.stdout.take().context("a part's output")?;
             let mut lines = BufReader::new(output).lines();
             let line =
-                timeout(PATIENCE, lines.next_line()).await.context("a part takes too long")?;
+                timeout(PATIENCE, lines.next_line()).await.context("a part did not answer")?;
             let opened: Opened = serde_json::from_str(&line?.context("a part has failed")?)?;
             held += opened.held;
             tally.elsewhere(opened.held as u64, opened.failures);

@@ -1,4 +1,4 @@
-//! Calls that report progress: what an event on a stream costs.
+//! Calls that report progress: the cost of an event on a stream.
 
 use std::time::Instant;
 
@@ -66,7 +66,7 @@ async fn count(
         match mcp::call(&mut wire, &request).await {
             Ok(called) if called.is_result && called.events == events => tally.done(due),
             Ok(called) => {
-                tally.failed(&anyhow::anyhow!("{} events came of {events}", called.events));
+                tally.failed(&anyhow::anyhow!("received {} of {events} events", called.events));
             }
             Err(error) => {
                 tally.failed(&error);

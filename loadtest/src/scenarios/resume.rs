@@ -1,8 +1,8 @@
-//! Streams that are all cut at once and come back at once: how long until all are taken up
-//! again, until each has had a new event, and whether anything was lost.
+//! Streams that are all cut at once and resume at once: the time until all are resumed, the
+//! time until each has had a new event, and the number of lost events.
 //!
-//! Each session has a call under way that counts slowly, so every stream has a next
-//! event, and every number that a client sees tells whether one was lost before it.
+//! Each session has a call in progress that counts slowly, so every stream has a next event.
+//! The numbers in the events show whether an event was lost.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,12 @@ use crate::mcp::{self, Session, Tool};
 use crate::target::Target;
 use crate::wire::{Event, Events, Wire};
 
-/// Calls that are being begun at the same time. Each takes until its first progress.
+/// The maximum number of calls that start concurrently. A call has started with its first
+/// progress event.
 const BEGINNING_MAX: usize = 1_000;
-/// How often each call reports progress.
+/// The interval between the progress events of a call.
 const INTERVAL_MS: u64 = 1_000;
-/// How long all may take to be live again; what is not by then counts as failed.
+/// The longest time until a resumed stream has a new event. After it, the stream has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(
@@ -29,7 +30,7 @@ pub(crate) async fn run(
     bar: &ProgressBar,
 ) -> anyhow::Result<Figures> {
     bar.set_length(load.sessions as u64 * 2);
-    // Long enough to be under way in every session when the last one has begun.
+    // Each call is still in progress when the last one has started.
     let tool = target.count(load.sessions as u64 / 100 + 60, INTERVAL_MS)?;
     let mut tally = Tally::new()?;
     let cut = begin(target, load.sessions, &tool, bar, &mut tally).await?;
@@ -40,7 +41,7 @@ pub(crate) async fn run(
         let target = target.clone();
         resuming.spawn(async move {
             let resumed = tokio::time::timeout(PATIENCE, cut.resume(&target, number));
-            resumed.await.context("a stream was not live again in time")?
+            resumed.await.context("a resumed stream had no new event within 60 s")?
         });
     }
     let (mut all_attached, mut all_live) = (Duration::ZERO, Duration::ZERO);
@@ -69,19 +70,19 @@ pub(crate) async fn run(
 /// A stream that was cut after some of its events.
 struct Cut {
     session: Session,
-    /// The last id that was seen.
+    /// The last event id that was received.
     cursor: Box<str>,
-    /// The last number that was seen.
+    /// The last number that was received.
     seen: u64,
 }
 
-/// A stream that goes on.
+/// A stream that was resumed.
 struct Back {
-    /// When the server had taken it up again.
+    /// The time of the answer to the resume request.
     attached: Instant,
-    /// When its first new event came, which is up to [`INTERVAL_MS`] later.
+    /// The time of the first new event, up to [`INTERVAL_MS`] later.
     live: Instant,
-    /// Events that never came.
+    /// The number of events that were not received.
     lost: u64,
 }
 
@@ -108,7 +109,7 @@ async fn begin(
         }
         bar.inc(1);
     }
-    // All are cut here, when the last one is under way.
+    // The last call has started. All connections close here.
     Ok(open.into_iter().map(|(cut, _wire)| cut).collect())
 }
 
@@ -131,7 +132,7 @@ async fn listen(target: &Target, tool: &Tool, number: usize) -> anyhow::Result<(
 }
 
 impl Cut {
-    /// Takes a look at an event; answers how many are missing before it.
+    /// Records an event. Returns the number of missing events before it.
     fn see(&mut self, event: &Event) -> u64 {
         if let Some(id) = &event.id {
             self.cursor = id.clone();
@@ -142,7 +143,7 @@ impl Cut {
         missing
     }
 
-    /// Comes back at another endpoint, and waits for the first event that is new.
+    /// Resumes the stream at another endpoint, and waits for the first new event.
     async fn resume(mut self, target: &Target, number: usize) -> anyhow::Result<Back> {
         let endpoint = &target.endpoints[(number + 1) % target.endpoints.len()];
         let session = self.session.at(endpoint);

@@ -1,4 +1,4 @@
-//! From nothing to ready: how long a server takes until it says where it listens.
+//! The start of a server: the time until it prints its URL.
 
 use std::time::Instant;
 
@@ -8,13 +8,13 @@ use crate::figures::{Figures, Stopwatch, Tally};
 use crate::target::Target;
 use crate::{ours, target};
 
-/// How often it is started.
+/// The number of starts.
 const TIMES: u64 = 10;
 
 pub(crate) fn run(target: &Target, bar: &ProgressBar) -> anyhow::Result<Figures> {
     bar.set_length(TIMES);
     let name = target.name.as_str();
-    anyhow::ensure!(ours::names().contains(&name), "only servers of our own are started anew");
+    anyhow::ensure!(ours::names().contains(&name), "`start` runs only our own servers");
     let mut tally = Tally::new()?;
     let nothing = target::nowhere(name);
     let watch = Stopwatch::start(&nothing)?;

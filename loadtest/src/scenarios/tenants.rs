@@ -1,4 +1,4 @@
-//! A quiet tenant beside a noisy one: how much longer the quiet one waits while the other
+//! A quiet tenant beside a noisy one: the latency of the quiet one, alone and while the other
 //! calls as fast as it can on many connections.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub(crate) async fn run(
     let (beside, noise) = tokio::join!(quiet(target, load, bar), noise);
     let (mut figures, noise) = (beside?, noise?);
     let p99 = |latency: &Option<Latency>| latency.as_ref().map_or(0.0, |l| l.p99 as f64);
-    // Both tenants' calls are in it.
+    // The CPU includes the calls of both tenants, so it is not reported.
     figures.cpu_micros = None;
     figures.more = BTreeMap::from([
         ("p99_alone_micros".to_owned(), p99(&alone.latency)),
