@@ -1,5 +1,5 @@
-// The scenarios of the TypeScript clients. Each prints what it saw, one JSON object a line.
-// What differs between the two SDKs comes in as `kit`.
+// The scenarios of the TypeScript clients. Each prints its observations, one JSON object a line.
+// The parameter `kit` contains the differences between the two SDKs.
 
 import { existsSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -9,7 +9,7 @@ const saw = (kind, more = {}) => console.log(JSON.stringify({ saw: kind, ...more
 const error = (e) => saw('error', { code: e.code ?? null, name: e.name ?? null, message: String(e.message) });
 
 const scenarios = {
-    // Everything once, nothing special.
+    // Each common operation once.
     async tour(client) {
         const { tools } = await client.listTools();
         saw('tools', { names: tools.map((tool) => tool.name) });
@@ -32,7 +32,7 @@ const scenarios = {
         }
     },
 
-    // Numbered progress; also what is played over a wire that is cut.
+    // Numbered progress. Tests that cut the connection use this scenario, too.
     async count(client, kit) {
         await count(client, kit, { n: 10, interval_ms: 30 });
     },
@@ -63,7 +63,7 @@ const scenarios = {
         saw('result', { text: result.content[0].text });
     },
 
-    // Gives up on a call after its third step; the session goes on.
+    // Cancels a call after its third step; the session continues.
     async cancel(client, kit) {
         const patience = new AbortController();
         const onprogress = ({ progress }) => {
@@ -76,7 +76,7 @@ const scenarios = {
         } catch (e) {
             error(e);
         }
-        // The notification and the next call are two requests, which nothing keeps in order.
+        // The notification and the next call are two requests, so their order is not guaranteed.
         let cancelled = '0';
         for (let tries = 0; tries < 100 && cancelled === '0'; tries++) {
             const result = await client.callTool({ name: 'rh_cancelled', arguments: {} });
@@ -86,7 +86,7 @@ const scenarios = {
         saw('after', { cancelled });
     },
 
-    // Calls and streams in one session, for as long as the test wants.
+    // Calls and streams in one session, until the test ends it.
     async hold(client, kit) {
         for (let turns = 0; goesOn(); turns++) {
             const result = await client.callTool({ name: 'rh_echo', arguments: { turn: turns } });
@@ -96,7 +96,7 @@ const scenarios = {
         }
     },
 
-    // A session that says nothing while the test goes on.
+    // A session without requests, until the test ends it.
     async idle(client) {
         await client.callTool({ name: 'test_simple_text', arguments: {} });
         saw('turn');
@@ -104,7 +104,7 @@ const scenarios = {
         await after(client);
     },
 
-    // One long stream; the session goes on, whatever the stream's final response.
+    // One long stream. The session continues after any final response of the stream.
     async long(client, kit) {
         try {
             await count(client, kit, { n: 60, interval_ms: 50 });
@@ -115,7 +115,7 @@ const scenarios = {
     },
 };
 
-// Whether the test wants more: as long as the file that it named is there.
+// Whether the scenario continues: until the test removes the file that it has named.
 const goesOn = () => existsSync(process.env.STORY_GOES_ON);
 
 async function after(client) {

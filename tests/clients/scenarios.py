@@ -1,7 +1,7 @@
-"""The scenarios of the Python clients. Each prints what it saw, one JSON object a line.
+"""The scenarios of the Python clients. Each prints its observations, one JSON object a line.
 
-What differs between the two SDKs comes in as the session, which both shape alike, and a
-few functions of the caller's.
+The parameters contain the differences between the clients: a session with the interface that
+all of them share, and `kit` with a few functions.
 """
 
 import json
@@ -24,7 +24,7 @@ def failed(error):
 
 
 async def tour(session, kit):
-    """Everything once, nothing special."""
+    """Each common operation once."""
     saw("tools", names=[tool.name for tool in (await session.list_tools()).tools])
     saw("resources", uris=[str(resource.uri) for resource in (await session.list_resources()).resources])
     saw("prompts", names=[prompt.name for prompt in (await session.list_prompts()).prompts])
@@ -43,7 +43,7 @@ async def tour(session, kit):
 
 
 async def count(session, kit):
-    """Numbered progress; also what is played over a wire that is cut."""
+    """Numbered progress. Tests that cut the connection use this scenario, too."""
     await counted(session, {"n": 10, "interval_ms": 30})
 
 
@@ -65,7 +65,7 @@ async def elicitation(session, kit):
 
 
 async def cancel(session, kit):
-    """Gives up on a call after its third step; the session goes on."""
+    """Cancels a call after its third step; the session continues."""
     with anyio.CancelScope() as patience:
         async def step(progress, total, message):
             saw("progress", progress=progress)
@@ -76,7 +76,7 @@ async def cancel(session, kit):
         await kit.call(session, "rh_count", arguments, step)
         saw("result")
     saw("error", message="given up")
-    # The notification and the next call are two requests, which nothing keeps in order.
+    # The notification and the next call are two requests, so their order is not guaranteed.
     cancelled, tries = "0", 0
     while cancelled == "0" and tries < 100:
         cancelled = (await session.call_tool("rh_cancelled", {})).content[0].text
@@ -94,12 +94,12 @@ async def counted(session, arguments, who=None):
 
 
 def goes_on():
-    """Whether the test wants more: as long as the file that it named is there."""
+    """Whether the scenario continues: until the test removes the file that it has named."""
     return os.path.exists(os.environ["STORY_GOES_ON"])
 
 
 async def hold(session, kit):
-    """Calls and streams in one session, for as long as the test wants."""
+    """Calls and streams in one session, until the test ends it."""
     turns = 0
     while goes_on():
         result = await session.call_tool("rh_echo", {"turn": turns})
@@ -110,7 +110,7 @@ async def hold(session, kit):
 
 
 async def idle(session, kit):
-    """A session that says nothing while the test goes on."""
+    """A session without requests, until the test ends it."""
     await session.call_tool("test_simple_text", {})
     saw("turn")
     while goes_on():
@@ -119,7 +119,7 @@ async def idle(session, kit):
 
 
 async def long(session, kit):
-    """One long stream; the session goes on, whatever the stream's final response."""
+    """One long stream. The session continues after any final response of the stream."""
     try:
         await counted(session, {"n": 60, "interval_ms": 50})
     except kit.error as error:

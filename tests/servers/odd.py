@@ -1,7 +1,7 @@
-"""An MCP server with bad manners, over stdin and stdout.
+"""An MCP server that violates the protocol, over stdin and stdout.
 
-Each tool misbehaves in its own way; `ok` behaves. It reads its input on one thread, so a
-tool that hangs makes the whole server hang, as real ones do.
+Each tool violates it in another way, except `ok`. The server reads its input on one thread, so
+a tool that hangs blocks the whole server, as in many real servers.
 """
 
 import json
@@ -49,7 +49,7 @@ def hang(id, _):
 
 
 def silent(id, _):
-    """Never answers, but goes on listening."""
+    """Never answers, while the server still reads its input."""
 
 
 def twice(id, _):
@@ -107,7 +107,7 @@ def flood(id, arguments):
 
 
 def ask(id, _):
-    """A question that nothing asked for."""
+    """A sampling request to a client that has not declared the capability."""
     say({"jsonrpc": "2.0", "id": "question", "method": "sampling/createMessage",
          "params": {"messages": [], "maxTokens": 1}})
     reply = json.loads(sys.stdin.readline())

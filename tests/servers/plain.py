@@ -1,7 +1,7 @@
-"""An MCP server whose answers are texts, so that every byte of them is known.
+"""An MCP server whose answers are fixed texts, so that a test knows every byte.
 
-Numbers are written in odd ways, keys in odd orders, and there are fields that no revision
-knows: whoever reads and rewrites them gives himself away.
+Numbers have unusual forms, keys have unusual orders, and some fields are in no revision. A
+program that parses and rewrites the answers changes their bytes.
 """
 
 import json

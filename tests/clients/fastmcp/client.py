@@ -14,13 +14,13 @@ from mcp import MCPError  # noqa: E402
 
 
 class Kit:
-    """What FastMCP's client does in its own way."""
+    """The differences of FastMCP's client from the SDKs."""
 
     error = MCPError
 
 
 class Session:
-    """Its client, with the words of the SDKs' sessions."""
+    """FastMCP's client with the interface of the SDKs' sessions."""
 
     def __init__(self, client):
         self.client = client

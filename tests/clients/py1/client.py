@@ -15,14 +15,14 @@ from mcp.client.streamable_http import streamable_http_client  # noqa: E402
 
 
 class Kit:
-    """What 1.x does in its own way."""
+    """The differences of 1.x from the other Python clients."""
 
     uri = AnyUrl
     error = McpError
 
     @staticmethod
     async def call(session, tool, arguments, step):
-        # 1.x has no way to cancel; the id of the next request is all that it lets us know.
+        # 1.x cannot cancel a call. The id of the next request is read for the cancel notification.
         session.scenario_call = session._request_id
         await session.call_tool(tool, arguments, progress_callback=step)
 

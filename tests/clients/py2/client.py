@@ -1,4 +1,4 @@
-"""The Python SDK, 2.x: `client.py URL SCENARIO`. It looks for the newest era first."""
+"""The Python SDK, 2.x: `client.py URL SCENARIO`. It tries the newest revision first."""
 
 import pathlib
 import sys
@@ -14,7 +14,7 @@ from mcp import Client, MCPError  # noqa: E402
 
 
 class Kit:
-    """What 2.x does in its own way."""
+    """The differences of 2.x from the other Python clients."""
 
     uri = str
     error = MCPError

@@ -1,4 +1,4 @@
-// The TypeScript SDK, 2.x: `client.mjs URL SCENARIO`. It looks for the newest era first.
+// The TypeScript SDK, 2.x: `client.mjs URL SCENARIO`. It tries the newest revision first.
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 
 import { play } from '../scenarios.mjs';
