@@ -165,7 +165,7 @@ async fn a_stream_that_began_at_one_node_resumes_at_the_other() {
         assert!(!matches!(rest.last(), Some(ReplyEvent::Abort)), "{rest:?}");
         seen.extend(messages(&rest));
         let mut ids: Vec<_> = seen.iter().map(|(id, _)| id.clone().unwrap()).collect();
-        assert_eq!(seen.len(), FLOOD + 1, "one of each, and the final response");
+        assert_eq!(seen.len(), FLOOD + 1, "each event once, and the final response");
         assert!(seen.last().unwrap().1.contains("done"));
         ids.dedup();
         assert_eq!(ids.len(), FLOOD + 1);
@@ -312,7 +312,7 @@ async fn a_session_whose_node_has_left_is_claimed_by_the_node_that_gets_a_reques
     owner.cluster.leave().await;
     other.check_call(&caller, 2).await;
     assert_eq!(other.handle.sessions(), 1);
-    // Its own node no longer acts for it, and creates no session.
+    // The former owner no longer acts for the session, and creates no session.
     assert_eq!(owner.initialize().await.err(), Some(Refusal::Unavailable));
     let record = other.store.read(&caller.session).await.unwrap().unwrap();
     assert_eq!(record.owner.node, other.cluster.incarnation());

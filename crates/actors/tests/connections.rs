@@ -150,7 +150,7 @@ async fn a_session_with_a_full_mailbox_detects_readers_that_left() {
     let world = World::with(settings, Script::default());
     let caller = world.session().await;
     for _ in 0..50 {
-        // The mailbox is full when they leave.
+        // The mailbox is full when the readers disconnect.
         let mut readers = Vec::new();
         for _ in 0..8 {
             readers.push(world.handle.listen(&caller, None));
@@ -158,7 +158,7 @@ async fn a_session_with_a_full_mailbox_detects_readers_that_left() {
         drop(readers);
         tokio::task::yield_now().await;
     }
-    // A session with a reader is not idle; a forgotten one is never found.
+    // A session with a reader is not idle. It would never end if it missed a disconnect.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert_eq!(world.handle.sessions(), 0);
 }

@@ -85,7 +85,7 @@ async fn streams_that_clients_resume_only_after_a_break_are_broken_or_continue()
         let events = rest(listens).await;
         assert!(matches!(&events[..], [ReplyEvent::Abort]), "{revision}: {events:?}");
         let more = tokio::time::timeout(MOMENT, call.next()).await;
-        assert!(more.is_err(), "{revision}: the call is left alone: {more:?}");
+        assert!(more.is_err(), "{revision}: the call should continue: {more:?}");
         other.script.gate.notify_one();
         let last = messages(&rest(call).await);
         assert!(matches!(&last[..], [(Some(_), last)] if last.contains("done")), "{last:?}");
@@ -165,7 +165,7 @@ async fn sessions_opened_at_a_draining_node_are_created_by_another() {
     let request = || Request::new(0.into(), Method::Initialize, None);
     let (tenant, principal) = (&full.tenant, &full.principal);
     let refused = leaving.handle.initialize(tenant, principal, request(), None).await.err();
-    assert_eq!(refused, Some(Refusal::TooManySessions), "as it would say itself");
+    assert_eq!(refused, Some(Refusal::TooManySessions), "the refusal of the other node");
     // No other node accepts sessions.
     drained(drain(&other, Duration::from_secs(30))).await;
     wait_until(|| other.cluster.nodes().iter().all(|lease| lease.draining)).await;
@@ -286,7 +286,7 @@ async fn a_lone_node_keeps_a_busy_session_when_its_drain_is_taken_back() {
         async move { handle.drain(Duration::from_secs(30)).await }
     });
     wait_until(|| node.handle.is_draining()).await;
-    assert!(node.initialize().await.is_err(), "it refuses new sessions");
+    assert!(node.initialize().await.is_err(), "the node refuses new sessions");
     draining.abort();
     node.handle.cancel_drain();
     node.script.gate.notify_one();
@@ -296,7 +296,7 @@ async fn a_lone_node_keeps_a_busy_session_when_its_drain_is_taken_back() {
     assert_eq!(node.handle.sessions(), 2);
     node.handle.close();
     node.handle.cancel_drain();
-    assert!(node.handle.is_draining(), "what is closed stays closed");
+    assert!(node.handle.is_draining(), "a closed node accepts no session again");
 }
 
 #[actix_rt::test]
@@ -321,7 +321,7 @@ async fn a_duplex_session_opened_at_a_draining_node_is_created_by_another() {
             drop(pipe);
             wait_until(|| other.handle.sessions() == 0).await;
         } else {
-            // The session ends with the node that has it, as one of its own node would.
+            // The session ends when its node fails, as a session of the client's own node would.
             other.kill();
             assert!(matches!(next(&mut pipe).await, Some(ReplyEvent::Abort)));
             assert!(next(&mut pipe).await.is_none());

@@ -8,7 +8,7 @@ use crate::support::wait_until;
 use actors::Caller;
 use store::{Expected, Owner, RecordStatus};
 
-/// A session whose record names the second of three nodes, and which is on none.
+/// A session whose record names the second of three nodes as its owner, and which no node has.
 async fn named() -> ([Node; 3], Caller) {
     let nodes: [Node; 3] = Common::default().nodes().await;
     let [owner, named, _] = &nodes;

@@ -99,7 +99,7 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     let mut listening = world.handle.listen(&caller, None);
     for replies in [&mut replies, &mut listening] {
         let head = receive_until(replies, |events| matches!(events, ReplyEvent::Open { .. })).await;
-        assert_eq!(position(&head), None, "the log holds nothing");
+        assert_eq!(position(&head), None, "the log is empty");
         assert!(began.elapsed() <= Duration::from_secs(5), "{:?}", began.elapsed());
     }
     tokio::time::sleep(Duration::from_secs(100)).await;
@@ -112,7 +112,7 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     let sent = messages(&events);
     assert!(sent[0].0.is_none() && sent[0].1.contains("late"), "{sent:?}");
     assert_eq!(position(&events), None);
-    assert!(receive_all(replies).await.is_empty(), "it ends, and says nothing twice");
+    assert!(receive_all(replies).await.is_empty(), "the stream ends without a second result");
 
     // Once the store has room again, calls work as before.
     store.is_full.store(false, Ordering::SeqCst);

@@ -7,7 +7,7 @@ use budget::ShareLimits;
 
 use crate::support::{MEDIUM_BYTES, Script, World, next, receive_all, text, wait_until};
 
-/// A node whose tenant may keep so many bytes.
+/// A node whose tenant may keep this number of bytes.
 fn bounded(settings: Settings, max: usize) -> World {
     let limits = ShareLimits { min: 0, max };
     World::bounded(settings, Script::default(), SessionBytes::new(max, [("acme".into(), limits)]))
@@ -41,11 +41,11 @@ async fn unread_streams_are_cut_at_the_bound_and_their_clients_can_resume() {
     let mut unread = Vec::new();
     for id in 1..=3 {
         let mut replies = world.call(&caller, id, "streamed");
-        // The head of the stream is read, and then nothing more.
+        // The client reads the head of the stream, and no event.
         assert!(matches!(next(&mut replies).await, Some(ReplyEvent::Open { .. })));
         unread.push(replies);
     }
-    // Log and queues hold six results; four may be held.
+    // Log and queues hold six results; the bound permits four.
     wait_until(|| used(&world) <= 4 * MEDIUM_BYTES).await;
     let mut cut = 0;
     for replies in unread {

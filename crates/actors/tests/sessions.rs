@@ -147,7 +147,7 @@ async fn a_flood_of_one_tenant_leaves_another_its_part_of_the_sessions() {
     world.tenant = tenant("quiet", 100);
     let first = world.handle.connect(&world.tenant, &world.principal).await;
     let second = world.handle.connect(&world.tenant, &world.principal).await;
-    assert!(first.is_ok() && second.is_ok(), "a quarter of the sessions is its own");
+    assert!(first.is_ok() && second.is_ok(), "a quarter of the sessions is reserved");
     let third = world.handle.connect(&world.tenant, &world.principal).await;
     assert!(matches!(third, Err(Refusal::TooManySessions)));
 }

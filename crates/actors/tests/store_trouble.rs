@@ -143,7 +143,7 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
         .await
         .unwrap();
     let events = receive_all(world.call(&caller, 1, "flood")).await;
-    // A cluster of one knows no other node, so the session of another owner is unknown to it.
+    // A cluster of one has no other node, so the session of another owner counts as unknown.
     let refused = [Answer::Refused(Refusal::UnknownSession)].map(ReplyEvent::Answer);
     assert_eq!(format!("{events:?}"), format!("{refused:?}"));
     world.wait_until_empty().await;
@@ -174,7 +174,7 @@ async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_othe
     let caller = world.session().await;
     store.leaseless.store(true, Ordering::SeqCst);
     wait_until(|| !joined.may_act()).await;
-    // A new session waits as long as it would for a store.
+    // A new session waits for the lease as long as for the store (`store_wait_secs`).
     assert_eq!(world.initialize().await.err(), Some(Refusal::Unavailable));
     let events = receive_all(world.call(&caller, 1, "echo")).await;
     let [ReplyEvent::Answer(Answer::Json(word))] = &events[..] else { panic!("{events:?}") };
@@ -187,14 +187,14 @@ async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_othe
     world.check_call(&caller, 2).await;
 }
 
-/// No other node claims the session, and its own node cannot know that.
+/// No other node claims the session, but its owner cannot observe this without a lease.
 #[actix_rt::test]
 async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_time() {
     let store = Arc::new(FaultyStore::default());
     let settings = Settings { hold_ms: 1_000, ..Settings::default() };
     let world = joined(settings, store.clone()).await;
     let joined = world.handle.cluster().clone();
-    // For clients of this revision, the answer becomes a stream late.
+    // For clients of this revision, an answer becomes a stream only after a delay.
     let (caller, other) = (world.session_in("2025-06-18").await, world.session().await);
     let mut streaming = world.call(&other, 1, "steps");
     let head = next(&mut streaming).await;
@@ -211,7 +211,7 @@ async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_t
     assert!(error.contains(r#""id":2"#) && error.contains("-32000"), "{error}");
     assert!(error.contains("could not act on it for 1 s (sessions.hold_ms)"), "{error}");
     let took = lost.elapsed();
-    // Detected when the next renewal has failed.
+    // The node detects the loss when the next renewal fails.
     assert!((900..2_000).contains(&took.as_millis()), "{took:?}");
 
     // No call ran twice, and streams and session continue.
@@ -240,11 +240,11 @@ async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
         assert_eq!(world.handle.sessions(), 1);
         store.leaseless.store(false, Ordering::SeqCst);
     };
-    // No client repeats an `initialize`, so it is held as well.
+    // No client repeats an `initialize`, so the node holds it as well.
     let (opened, ()) = tokio::join!(world.initialize(), renewed);
     let events = receive_all(opened.unwrap().replies).await;
     assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{events:?}");
-    // Other nodes may have seen it without a lease, so it acts only under a new token.
+    // Other nodes may have read that the lease was lost, so the owner acts only under a new token.
     let events = waiting.await.unwrap();
     assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Json(_))]), "{events:?}");
     let now = store.memory.read(&caller.session).await.unwrap().unwrap().owner;

@@ -324,8 +324,8 @@ async fn a_client_of_a_killed_owner_gets_an_error_when_no_node_can_take_the_sess
     let error = error_of(call, 1).await;
     assert!(error.contains("sessions.sessions_max") && error.contains("try again"), "{error}");
     let held = died.elapsed();
-    assert!(held >= Duration::from_millis(300), "given up after {held:?}");
-    // The client resumes the stream that broke off.
+    assert!(held >= Duration::from_millis(300), "failed after {held:?}");
+    // The stream was cut, so that the client resumes it.
     let events = next_event(&mut stream).await;
     assert!(matches!(events, Some(ReplyEvent::Abort)), "{events:?}");
     let body = Body::One(Message::Notification(Notification::new(Method::RootsListChanged, None)));
@@ -348,7 +348,7 @@ async fn a_request_is_held_until_a_node_has_a_free_slot() {
     let held = other.call(&caller, 1, "echo");
     let reading = actix_rt::spawn(receive_all(held));
     tokio::time::sleep(crate::support::nodes::MOMENT).await;
-    assert!(!reading.is_finished(), "it is held");
+    assert!(!reading.is_finished(), "the request is held");
     let events = receive_all(other.handle.delete(&own)).await;
     assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Ended)]), "{events:?}");
     let events = reading.await.unwrap();
@@ -368,7 +368,7 @@ async fn no_more_requests_are_held_than_the_bound() {
     owner.kill();
     let mut held = other.call(&caller, 1, "echo");
     let holding = tokio::time::timeout(crate::support::nodes::MOMENT, held.next());
-    assert!(holding.await.is_err(), "it is held");
+    assert!(holding.await.is_err(), "the request is held");
     let began = Instant::now();
     error_of(other.call(&caller, 2, "echo"), 2).await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());

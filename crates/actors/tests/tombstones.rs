@@ -37,7 +37,7 @@ async fn is_over(store: &LossyStore, caller: &Caller) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
-    over.await.expect("the session stays as it was before its end");
+    over.await.expect("the store did not get the end of the session");
 }
 
 async fn is_unknown(nodes: &[Node], caller: &Caller) {

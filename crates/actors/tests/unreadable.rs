@@ -1,4 +1,4 @@
-//! A session whose owner is gone, and whose record or log the next node cannot read.
+//! A session whose owner has failed, and whose record or log the next node cannot read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn record(node: &Node, caller: &Caller) -> Record {
     node.store.read(&caller.session).await.unwrap().expect("a record")
 }
 
-/// Two of three nodes, and a session whose owner was the third one and left this data.
+/// Two of three nodes, and a session with this data. Its owner, the third node, was killed.
 async fn left_behind(written: Written, settings: Settings) -> ([Node; 2], Caller) {
     let nodes: [Node; 3] = Common { settings, ..Common::default() }.nodes().await;
     let [mut owner, one, other] = nodes;

@@ -126,7 +126,7 @@ async fn connections_that_are_held_open_do_not_delay_healthz() {
         let mut held = Vec::new();
         for number in 0..count {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            // Some send nothing, some a part of a head, some read no response.
+            // A third sends nothing, a third sends a part of a head, a third reads no response.
             match number % 3 {
                 1 => stream.write_all(b"GET /hea").await.unwrap(),
                 2 => {
@@ -191,7 +191,7 @@ async fn only_addresses_local_names_and_allowed_names_are_hosts() {
     }
     let line = "GET http://evil.example/metrics";
     assert_eq!(send_request(&running, line, "").await.status, 403);
-    // As HAProxy's checks do, which browsers cannot.
+    // HAProxy's checks have no `Host`. A browser cannot send such a request.
     let mut wire = Wire(TcpStream::connect(admin_address(&running)).await.unwrap());
     wire.send("GET /readyz HTTP/1.0\r\n\r\n").await;
     assert_eq!(wire.receive().await.status, 200);

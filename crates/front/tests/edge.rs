@@ -101,7 +101,7 @@ async fn an_unknown_session_is_404_for_every_method() {
         let headers = format!("{POLITE}{session}");
         for (line, body) in [("POST", PING), ("GET", ""), ("DELETE", "")] {
             let reply = send_request(&front, &format!("{line} /demo/mcp"), &headers, body).await;
-            // A control character is no header value at all, and the parser says so.
+            // The parser rejects a control character in a header value.
             assert_eq!(reply.status, if id == "\u{7f}" { 400 } else { 404 }, "{line} {id:?}");
             if id != "\u{7f}" {
                 assert_eq!(reply.code_without_id(), -32001);
@@ -355,7 +355,7 @@ async fn without_a_session_a_body_has_a_smaller_bound() {
             "{}",
             reply.body
         );
-        // In pieces, and no more than the limit is kept.
+        // The body in chunks. The front keeps at most the limit.
         let mut wire = Wire::open(&front).await;
         let chunked = format!("{headers}Transfer-Encoding: chunked\r\n");
         wire.send(request("POST /demo/mcp", &chunked, "")).await;
@@ -367,7 +367,7 @@ async fn without_a_session_a_body_has_a_smaller_bound() {
         wire.send("0\r\n\r\n").await;
         assert_eq!(wire.receive().await.status, status, "chunked, {length}");
     }
-    // An `initialize` with an icon of the client's is still one.
+    // An `initialize` with an icon of the client is below the limit.
     let icon = "x".repeat(100_000);
     let initialize = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"c","version":"1","icons":[{{"src":"data:image/png;base64,{icon}"}}]}}}}}}"#

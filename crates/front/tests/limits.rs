@@ -1,4 +1,4 @@
-//! One client's connections, bodies and sessions, and what they leave to the other clients.
+//! The limits on one client's connections, bodies and sessions, which protect other clients.
 
 use std::time::{Duration, Instant};
 
@@ -140,7 +140,7 @@ async fn an_address_that_creates_sessions_too_fast_is_429_and_others_are_not() {
     for _ in 0..2 {
         assert_eq!(initialize_from(&front, "203.0.113.1").await.status, 200);
     }
-    // What the client itself wrote before the proxy's entry changes nothing.
+    // Entries that the client itself has written before the proxy's entry are ignored.
     for forwarded in ["203.0.113.1", "198.51.100.7, 203.0.113.1", "127.0.0.1,203.0.113.1:4711"] {
         let refused = initialize_from(&front, forwarded).await;
         assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));

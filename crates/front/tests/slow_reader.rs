@@ -1,4 +1,4 @@
-//! A client that stops reading. A program of its own: it counts the connections of its process.
+//! A client that stops reading. A separate program, since it counts the connections of its process.
 #![cfg(target_os = "linux")]
 
 #[allow(dead_code, reason = "made for all tests of this crate")]
@@ -26,7 +26,7 @@ async fn a_client_that_stops_reading_loses_its_connection() {
     let big = call(1, "big", json!({ "bytes": 15 << 20 })).to_string();
     wire.send(request("POST /demo/mcp", &headers, &big)).await;
     wire.0.readable().await.unwrap();
-    assert_eq!(count().await, 2, "the session's own, and the one that will not read");
+    assert_eq!(count().await, 2, "the session's connection, and the one that is not read");
 
     // The kernel's timeout ends the wait, after about a second.
     let gone = async { while count().await > 1 {} };

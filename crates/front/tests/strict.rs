@@ -1,5 +1,5 @@
 //! Requests that the HTTP layer accepts and the front refuses: another program in front of the node
-//! might read them in another way, or the node could not do what they ask for.
+//! might parse them differently, or the node cannot perform them.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_head_that_another_parser_could_read_differently_is_400() {
     ] {
         let lenient = get.replacen(from, to, 1);
         assert_eq!(answered(&front, &lenient).await, (400, true), "{lenient:?}");
-        // Also as a later request of a connection.
+        // The same as a later request on a connection.
         let mut wire = Wire::open(&front).await;
         for (bytes, status) in [(&get, 404), (&lenient, 400)] {
             wire.send(bytes).await;

@@ -1,5 +1,5 @@
-//! Property tests of payload readers: payloads have known names in wrong places. No reader
-//! panics, and every changed payload is JSON.
+//! Property tests of payload readers: in the payloads, names of the specification are in wrong
+//! places. No reader panics, and every changed payload is JSON.
 
 use proptest::prelude::*;
 use protocol::{HeaderParams, InitializeParams, InitializeResult, Method, Revision};

@@ -9,7 +9,7 @@ use roundhouse::native::{Call, Error, Handler, Info};
 use roundhouse::{Bytes, Memory, Node, Roundhouse, Settings, Store};
 use serde_json::json;
 
-/// A server that answers everything with its node's name.
+/// A server that answers every request with its node's name.
 struct Named(&'static str);
 
 impl Handler for Named {

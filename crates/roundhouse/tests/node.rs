@@ -7,7 +7,7 @@ use roundhouse::settings::Environment;
 use roundhouse::{Bytes, Roundhouse, Settings};
 use serde_json::json;
 
-/// A server that answers everything with its name.
+/// A server that answers every request with its name.
 struct Named(&'static str);
 
 impl Handler for Named {

@@ -1,4 +1,4 @@
-//! The program as its user runs it: what it prints, what it refuses, how it ends.
+//! The program from the command line: its output, its refusals and its exit codes.
 
 #[cfg(target_os = "linux")]
 mod environment;
@@ -111,7 +111,7 @@ mod readable {
         rustix::process::geteuid().is_root()
     }
 
-    /// A copy of the program that every user may start, whatever the permissions of its folder.
+    /// A copy of the program in a place where every user may start it.
     fn program() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -205,7 +205,8 @@ mod readable {
             let read = as_nobody("head").args(["-c1", &file]).output().unwrap();
             assert!(!read.status.success(), "{secret} of the init: {read:?}");
         }
-        // A server's own files are protected by its namespaces, and only from inside of others.
+        // A process in the namespaces of another server cannot read the files of this server. A
+        // process of the same user outside of them can.
         let server = children(init)[0];
         let read = as_nobody("cat").arg(format!("/proc/{server}/environ")).output().unwrap();
         assert!(read.status.success(), "{read:?}");
@@ -372,7 +373,7 @@ fn check_prints_what_the_machine_grants_to_servers() {
     assert!(line.contains("cgroup (`node.cgroup` names no delegated directory)"), "{line}");
 }
 
-/// The same command line, after a shell has changed what the machine grants.
+/// Runs the program with these arguments, after a shell has removed protections of the machine.
 fn on_a_machine(change: &str, args: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-ec"])

@@ -1,5 +1,5 @@
-//! Measures the memory of an idle session in the memory store. A test program of its own, since
-//! it measures the whole process.
+//! Measures the memory of an idle session in the memory store. A separate test program, since it
+//! measures the whole process.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use store::{Batch, Digest, Incarnation, Memory, Owner, Record, RecordStatus, Sta
 
 const SESSIONS: usize = 100_000;
 
-/// 100 bytes: the shortest params that name a client.
+/// 100 bytes: short params that still contain the name of a client.
 const PARAMS: &[u8] = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cli","version":"1.2.3-beta"}}"#;
 
 #[tokio::test]
@@ -33,13 +33,13 @@ async fn an_idle_session_takes_less_than_600_bytes() {
             state: State { version: 1, bytes: (*b"{}").into() },
             status: RecordStatus::Owned,
         };
-        store.create(&session, record, ttl).await.expect("made");
+        store.create(&session, record, ttl).await.expect("created");
         // The log had an entry, which was trimmed.
         let entries = vec![Bytes::from_static(b"entry")];
         let batch = Batch { session, token, first: 1, floor: 1, entries, ttl, prolongs: true };
-        store.append(batch.clone()).await.expect("taken");
+        store.append(batch.clone()).await.expect("stored");
         let trim = Batch { first: 2, floor: 2, entries: Vec::new(), ..batch };
-        store.append(trim).await.expect("taken");
+        store.append(trim).await.expect("stored");
     }
     let each = resident_bytes().saturating_sub(before) / SESSIONS;
     assert!(each < 600, "{each} bytes a session");

@@ -53,7 +53,7 @@ impl Backend for Scripted {
     fn open(&self, _session: &SessionId) -> Link {
         let (link, end) = Link::pair(LinkLimits::default());
         let number = self.0.opened.fetch_add(1, Ordering::SeqCst);
-        assert!(self.0.panics_from.is_none_or(|from| number < from), "the script says so");
+        assert!(self.0.panics_from.is_none_or(|from| number < from), "a panic of the script");
         self.0.senders.lock().unwrap().push(end.sender());
         if self.0.silent_from.is_none_or(|from| number < from) {
             tokio::spawn(serve(Arc::clone(&self.0), end));
@@ -240,7 +240,7 @@ impl World {
         Self::assemble(settings, cares, script, (store, membership), SessionBytes::unlimited())
     }
 
-    /// A cluster of one whose sessions may keep so many bytes.
+    /// A cluster of one with this budget for the bytes of its sessions.
     pub(crate) fn bounded(settings: Settings, script: Script, bytes: SessionBytes) -> Self {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         let membership = Cluster::alone(Arc::clone(&store));

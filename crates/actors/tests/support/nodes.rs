@@ -109,8 +109,8 @@ impl Node {
                 let _ = tell.send(doing.await);
             })
         };
-        let alive = self.work.as_ref().expect("the node should live");
-        assert!(alive.send(Box::new(doing)).is_ok(), "the node should live");
+        let alive = self.work.as_ref().expect("the node was killed");
+        assert!(alive.send(Box::new(doing)).is_ok(), "the node was killed");
         tokio::time::timeout(PATIENCE, events).await.expect("in time").expect("it should be done")
     }
 

@@ -1,5 +1,5 @@
-//! What a hostile server tries against the node and against other servers. Each attack succeeds
-//! without protections and fails with them: the first shows that the second is a test.
+//! Attacks of a hostile server on the node and on other servers. Each attack fails with
+//! protections. It succeeds without them, which shows that the attack itself works.
 
 use backends::sandbox::Protection;
 use backends::stdio::StdioSettings;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::*;
 
-/// A server that tries to reach the processes in its arguments, then reports what it could do.
+/// A server that attacks the processes in its arguments, then reports which attacks succeeded.
 const ATTACKER: &str = r#"
 import json, os, sys
 
@@ -40,8 +40,8 @@ print(json.dumps({"jsonrpc": "2.0", "method": "report", "params": {
 }}), flush=True)
 "#;
 
-/// Starts a victim, and an attacker that is told the victim's process and its guard. Returns the
-/// attacker's report and what the victim sent next.
+/// Starts a victim, and an attacker with the process ids of the victim and its guard as arguments.
+/// Returns the attacker's report and the next message of the victim.
 async fn attack(children: &Stage, name: &str) -> (Value, Result<String, String>) {
     let scenario = scenario(name);
     let mut settings = marked(sh("read line; exec cat"), &scenario);
@@ -112,9 +112,9 @@ async fn without_protections_a_server_reaches_the_node_and_other_servers() {
     assert_eq!(sent.unwrap(), r#"{"jsonrpc":"2.0","method":"forged"}"#);
 }
 
-/// Becomes a process without a mark, in a session of its own, and kills what was its parent.
+/// Becomes a process without a mark, in a session of its own, and kills its former parent.
 fn escape(name: &str) -> (StdioSettings, String) {
-    // A number of seconds that no other test has.
+    // No other test uses this number of seconds.
     let sleep = format!("sleep 302.{}{:02}", std::process::id(), name.len());
     let ready = format!(r#"printf '{{"jsonrpc":"2.0","method":"{name}"}}\n';"#);
     let escape = format!(r#"exec env -i setsid sh -c "kill -9 $PPID; exec {sleep}""#);

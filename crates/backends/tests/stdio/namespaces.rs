@@ -29,7 +29,7 @@ async fn every_descendant_in_a_namespace_ends_with_the_session() {
     assert!(carriers(&scenario).len() >= 3);
     drop(talk);
     stopped(&children).await;
-    assert_eq!(carriers(&scenario), [0; 0], "gone before the child counts as stopped");
+    assert_eq!(carriers(&scenario), [0; 0], "ended before the child counts as stopped");
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ async fn every_descendant_ends_with_the_session() {
     assert!(pids.iter().all(|pid| is_alive(*pid)));
     drop(talk);
     stopped(&children).await;
-    assert!(!pids.iter().any(|pid| is_alive(*pid)), "gone before the child counts as stopped");
+    assert!(!pids.iter().any(|pid| is_alive(*pid)), "ended before the child counts as stopped");
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn many_children_that_die_leave_no_zombie() {
         let mut fields = rest.split_ascii_whitespace();
         fields.next() == Some("Z") && fields.next() == Some(&own.to_string())
     };
-    // Other tests of this process may have a zombie for a moment; none stays.
+    // Other tests of this process may have a zombie for a short time. Every zombie is reaped.
     let zombies: Vec<i32> = pids.filter(zombie).collect();
     tokio::time::timeout(PATIENCE, async {
         while zombies.iter().any(zombie) {

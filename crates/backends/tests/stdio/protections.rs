@@ -1,4 +1,4 @@
-//! Each protection of a server: what fails with it works without it.
+//! Each protection of a server: an action fails with the protection, and succeeds without it.
 
 use std::net::TcpListener;
 
@@ -7,13 +7,13 @@ use backends::stdio::{RunAs, StdioSettings};
 
 use crate::stage::*;
 
-/// A user that no machine lists.
+/// A user id without an account on any machine.
 const STRANGER: u32 = 61_234;
 
 /// The Python that every user may run.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Runs a script whose `check()` is true or false, or fails, and returns which.
+/// Runs a script. Returns whether its `check()` returned true; an `OSError` counts as false.
 async fn holds(mut settings: StdioSettings, script: &str, protections: Protections) -> bool {
     let script = format!(
         "import os, sys\n{script}\ntry:\n    done = bool(check())\nexcept OSError:\n    done = False\n\
@@ -29,7 +29,7 @@ fn settings() -> StdioSettings {
     StdioSettings::new("", [""; 0])
 }
 
-/// With this protection and without it.
+/// The results of a script with this protection and without it.
 async fn with_and_without(
     protection: Protection,
     settings: StdioSettings,
@@ -58,7 +58,7 @@ async fn a_server_in_an_empty_network_reaches_only_its_own_loopback() {
 
 #[tokio::test]
 async fn a_server_writes_only_below_the_listed_paths() {
-    // Not in the folder of temporary files, which may be written.
+    // Not in the folder of temporary files, which is always writable.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let listed = folder.path().join("listed");
     std::fs::create_dir(&listed).unwrap();
@@ -78,7 +78,7 @@ async fn a_server_writes_only_below_the_listed_paths() {
 
 #[tokio::test]
 async fn a_server_cannot_trace_mount_or_use_the_keys_of_the_kernel() {
-    // `PTRACE_TRACEME`, which needs no right, as an example of the list.
+    // `PTRACE_TRACEME` is an example of the refused calls. It needs no privilege.
     let traces =
         "import ctypes\ndef check():\n    return ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0";
     let outcome = with_and_without(Protection::CallFilter, settings(), traces).await;
@@ -94,7 +94,7 @@ async fn a_server_may_still_make_namespaces_for_its_own_children() {
 
 #[tokio::test]
 async fn a_server_cannot_use_up_the_namespaces_of_other_servers() {
-    // Each child holds one. A pipe tells how many got it.
+    // Each child creates one namespace, and reports the result through a pipe.
     let holds_many = "import ctypes, time\ndef check():\n    unshare = ctypes.CDLL(None).unshare\n    \
          got = 0\n    for _ in range(100):\n        told, tells = os.pipe()\n        \
          if os.fork() == 0:\n            os.write(tells, b'y' if unshare(0x10000000) == 0 else b'n')\n            \
@@ -134,7 +134,7 @@ async fn a_server_cannot_take_its_proc_away() {
                     return ctypes.CDLL(None).umount2(b'/proc', 2) == 0";
     let granted = granted().without(Protection::CallFilter, "it would refuse the call as well");
     assert!(!holds(settings(), unmounts, granted.clone()).await);
-    // Neither in user and mount namespaces of its own, where it has all capabilities.
+    // This also fails in new user and mount namespaces, where the server has all capabilities.
     let in_own = "import ctypes\ndef check():\n    libc = ctypes.CDLL(None)\n    \
                   assert libc.unshare(0x10020000) == 0\n    return libc.umount2(b'/proc', 2) == 0";
     assert!(!holds(settings(), in_own, granted).await);

@@ -1,4 +1,4 @@
-//! What a tenant may take of the node for its servers.
+//! The share of a tenant in the node's server processes and line bytes.
 
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ async fn the_servers_of_one_tenant_leave_another_its_part() {
     let reason = open(sh("cat"), &one, &node).down().await;
     assert!(reason.contains("the tenant has as many servers as it may"), "{reason}");
     let mut talk = open(sh("cat"), &other, &node);
-    assert!(matches!(talk.next().await, Some(LinkEvent::Up)), "the other tenant has its part");
+    assert!(matches!(talk.next().await, Some(LinkEvent::Up)), "the other tenant has its share");
     drop((running, talk));
     node.stopped().await;
     assert_eq!(one.children.used(), 0);
@@ -68,10 +68,10 @@ async fn a_long_line_waits_for_room_in_the_share_and_then_ends_its_link() {
     assert!(matches!(quiet.next().await, Some(LinkEvent::Up)));
     let reason = talk.down().await;
     assert!(reason.contains("keep as many bytes as they may"), "{reason}");
-    assert!(begun.elapsed().as_secs() >= 5, "it waits for room first");
+    assert!(begun.elapsed().as_secs() >= 5, "the line waits for free bytes first");
     assert!(one.line_bytes.used() < 2 << 20, "little more than the share was read");
     quiet.send(r#"{"jsonrpc":"2.0","method":"x"}"#);
-    assert!(quiet.next_text().await.contains("\"x\""), "the other tenant's server goes on");
+    assert!(quiet.next_text().await.contains("\"x\""), "the other tenant's server continues");
     drop((talk, quiet));
     node.stopped().await;
     assert_eq!(one.line_bytes.used(), 0);

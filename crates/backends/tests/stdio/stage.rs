@@ -40,7 +40,7 @@ pub(crate) fn granted_to(user: Option<&RunAs>) -> Protections {
     protections
 }
 
-/// The children of a node, and what each of them gets.
+/// The children of a node, and the protections of each of them.
 #[derive(Clone)]
 pub(crate) struct Stage {
     pub(crate) children: Children,
@@ -187,7 +187,7 @@ print(json.dumps({"jsonrpc": "2.0", "method": "pids", "params": {"pids": pids}})
 /// The variable that marks the processes of one test.
 pub(crate) const SCENARIO: &str = "SCENARIO";
 
-/// A value that no other test has.
+/// A value that no other test uses.
 pub(crate) fn scenario(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }

@@ -65,7 +65,7 @@ async fn a_server_that_ignores_everything_is_killed() {
         let begun = Instant::now();
         drop(talk);
         stopped(&children).await;
-        assert!(begun.elapsed() >= Duration::from_millis(600), "it had its time");
+        assert!(begun.elapsed() >= Duration::from_millis(600), "killed in the grace period");
         all_gone(&pids).await;
     }
 }

@@ -70,13 +70,13 @@ impl Session {
     }
 }
 
-/// The events of a stream, read as they come. `None` at its proper end.
+/// The events of a stream, read as they arrive. `None` at a complete end.
 pub(crate) struct Events {
     response: Response,
     read: String,
 }
 
-/// One event's fields, comments left out.
+/// The fields of one event, without comments.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Event {
     pub(crate) name: Option<String>,

@@ -21,13 +21,13 @@ fn tenant(more: &str) -> String {
     )
 }
 
-/// Everything in the environment of a process, which only root can read of a node.
+/// The environment of a process. Only root can read that of a node.
 fn environment(pid: u32) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What the descriptors of a process name.
+/// The paths of the open descriptors of a process.
 fn files(pid: u32) -> Vec<PathBuf> {
     let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     folder.flatten().filter_map(|file| std::fs::read_link(file.path()).ok()).collect()
@@ -52,10 +52,10 @@ fn a_running_node_has_no_secret_in_its_environment_and_works_with_it() {
     let mut node = Serving { child, stdout, stderr };
     let _call = initialize(&node.line());
     let line = node.await_log("key=");
-    assert!(line.contains(SECRET), "the server has it: {line}");
+    assert!(line.contains(SECRET), "the server has no secret: {line}");
     let pid = node.child.id();
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
-    assert_eq!(name.trim(), "roundhouse", "the same process, under its name");
+    assert_eq!(name.trim(), "roundhouse", "the name of the process has changed");
     if let Some(environment) = environment(pid) {
         assert!(!environment.contains("hunter2"), "{environment}");
         assert!(!environment.to_uppercase().contains("ROUNDHOUSE__"), "{environment}");
@@ -97,7 +97,7 @@ fn standard_input_is_kept_while_settings_leave_the_environment() {
                 child.wait_with_output().unwrap()
             }
             _ => {
-                // The place in the file is kept, too.
+                // The position in the file is kept, too.
                 let mut file = tempfile::tempfile().unwrap();
                 file.write_all(text.as_bytes()).unwrap();
                 std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(begin as u64)).unwrap();

@@ -79,7 +79,7 @@ impl Cluster {
         let until = Instant::now() + START;
         for server in &self.servers {
             while !is_so(&server.run::<String>(&["CLUSTER", "INFO"]).await) {
-                assert!(Instant::now() < until, "not in time: {what}");
+                assert!(Instant::now() < until, "timed out: {what}");
                 sleep(Duration::from_millis(20)).await;
             }
         }
@@ -88,7 +88,7 @@ impl Cluster {
     async fn replicated(&self, primary: &Server) {
         let until = Instant::now() + START;
         while !primary.run::<String>(&["INFO", "replication"]).await.contains("state=online") {
-            assert!(Instant::now() < until, "no replica came");
+            assert!(Instant::now() < until, "no replica connected");
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -133,7 +133,7 @@ async fn batches_for_many_sessions_reach_each_its_own_primary() {
     for session in &sessions {
         assert_eq!(session.log(&store).await, "a b a b a b");
     }
-    let primaries = store.primaries().await.expect("told");
+    let primaries = store.primaries().await.expect("read");
     assert_eq!(primaries.len(), 3);
     for session in &sessions {
         assert_eq!(
@@ -144,7 +144,7 @@ async fn batches_for_many_sessions_reach_each_its_own_primary() {
     assert_eq!(primaries.iter().filter(|primary| primary.holds_slot(slot_of_leases)).count(), 1);
 }
 
-/// The URL may name any nodes of the cluster, also some that are gone.
+/// The URL may contain any nodes of the cluster, also some that no longer exist.
 #[tokio::test]
 async fn one_address_of_a_living_server_is_enough() {
     let replica = shared().servers[4].port;
@@ -154,8 +154,8 @@ async fn one_address_of_a_living_server_is_enough() {
         let session = Session::new();
         session.make(&store).await.map(|()| session)
     });
-    let session = session.await.expect("made");
-    session.append(&store, 1, "a").await.expect("taken");
+    let session = session.await.expect("created");
+    session.append(&store, 1, "a").await.expect("stored");
 }
 
 /// A node of a cluster with `redis://` would work for a part of the sessions only.
@@ -180,7 +180,7 @@ async fn a_session_is_appended_to_while_its_slot_moves() {
         let session = Session::new();
         session.make(&store).await.map(|()| session)
     });
-    let session = session.await.expect("made");
+    let session = session.await.expect("created");
     let (mut number, mut home) = (1, cluster.home_of(&session).await);
     session.append_at_last(&store, number, "e1").await;
     for _ in 0..3 {
@@ -219,31 +219,31 @@ async fn a_session_is_appended_to_while_its_slot_moves() {
     at_last(|| claim(holder.id)).await.expect("claimed");
 }
 
-/// A primary dies: its sessions wait until the replica has replaced it, the others do not.
+/// A primary dies. Its sessions wait until the replica has replaced it; other sessions do not wait.
 #[tokio::test]
 async fn a_replica_takes_over_and_the_change_can_be_seen() {
     let cluster = Cluster::start().await;
     let store = open_with(Settings { timeout_ms: 300, ..Settings::at(cluster.url()) });
-    let before = at_last(|| store.primaries()).await.expect("told");
+    let before = at_last(|| store.primaries()).await.expect("read");
     let mut sessions: Vec<Option<Session>> = vec![None, None, None];
     while sessions.iter().any(Option::is_none) {
         let session = Session::made(&store).await;
-        session.append(&store, 1, "a").await.expect("taken");
+        session.append(&store, 1, "a").await.expect("stored");
         let home = cluster.home_of(&session).await;
         sessions[home] = Some(session);
     }
     let [Some(orphan), Some(other), _] = &sessions[..] else { unreachable!() };
-    // The primary only hangs at first. Commands of the same tick to other primaries are answered.
+    // At first the primary is only paused. Other primaries answer commands of the same tick.
     cluster.servers[0].pause();
     let timed = async |session: &Session| {
         let start = Instant::now();
         (session.append(&store, 2, "b").await, start.elapsed())
     };
     let ((lost, waited), (taken, took)) = tokio::join!(timed(orphan), timed(other));
-    taken.expect("nothing to the others");
+    taken.expect("the other primary answers");
     unavailable(lost);
     assert!(took * 2 < waited && waited < Duration::from_secs(2), "{took:?}, {waited:?}");
-    // A primary is replaced once another one has its slots, not if it only does not answer.
+    // A primary that does not answer counts as replaced only when another one has its slots.
     let silent =
         before.iter().find(|primary| primary.holds_slot(|| slot_of(&orphan.id))).expect("kept");
     let answering = look(&store).await;

@@ -16,7 +16,7 @@ async fn scripts_are_loaded_again_on_a_server_that_lost_them() {
     let server = Server::start(&[]);
     let store = open(&server.url());
     let session = Session::made(&store).await;
-    session.append(&store, 1, "a").await.expect("taken");
+    session.append(&store, 1, "a").await.expect("stored");
     let () = server.run(&["SCRIPT", "FLUSH"]).await;
     let appends =
         [(2, "b"), (3, "c"), (5, "e")].map(|(first, word)| session.append(&store, first, word));
@@ -32,12 +32,12 @@ async fn a_session_outlives_a_restart_without_persistence_if_its_owner_does() {
     let server = Server::start(&[]);
     let store = open(&server.url());
     let session = Session::made(&store).await;
-    session.append(&store, 1, "a b").await.expect("taken");
-    let before = store.primaries().await.expect("told");
+    session.append(&store, 1, "a b").await.expect("stored");
+    let before = store.primaries().await.expect("read");
     let server = server.restart();
     let answer = at_last(|| session.append(&store, 3, "c")).await;
     assert!(matches!(answer, Err(Error::Missing)), "{answer:?}");
-    // A node that does not own a session cannot read yet that it is missing.
+    // For a session that it does not own, a node cannot read yet that the record is missing.
     let nobody = Session::new();
     unavailable(store.read(&nobody.id).await);
     let after = look(&store).await;
@@ -53,14 +53,14 @@ async fn a_session_outlives_a_restart_without_persistence_if_its_owner_does() {
 async fn no_claim_and_no_release_on_a_primary_that_was_not_acknowledged() {
     let server = Server::start(&[]);
     let store = open(&server.url());
-    store.primaries().await.expect("told");
+    store.primaries().await.expect("read");
     let server = server.restart();
     let session = Session::new();
-    at_last(|| session.make(&store)).await.expect("made");
+    at_last(|| session.make(&store)).await.expect("created");
     let heir = session.heir();
     unavailable(session.claimed_by(&heir, &store).await);
     unavailable(store.release(&session.id, session.owner.token, None, LONG).await);
-    session.append(&store, 1, "a").await.expect("owners go on");
+    session.append(&store, 1, "a").await.expect("the owner appends");
     look(&store).await;
     session.claimed_by(&heir, &store).await.expect("claimed");
     drop(server);
@@ -74,12 +74,12 @@ async fn what_one_primary_judged_is_not_done_at_the_next_also_when_that_is_ackno
     let judged_by = look(&store).await[0].id;
     let server = server.restart();
     let session = Session::new();
-    at_last(|| session.make(&store)).await.expect("made");
+    at_last(|| session.make(&store)).await.expect("created");
     let now = look(&store).await[0].id;
     let (id, expected, heir) = (&session.id, Expected::Token(session.owner.token), session.heir());
     unavailable(store.claim(id, expected, heir.owner, Some(judged_by), LONG).await);
     unavailable(store.release(id, session.owner.token, Some(judged_by), LONG).await);
-    session.append(&store, 1, "a").await.expect("it is still the owner's");
+    session.append(&store, 1, "a").await.expect("the owner is unchanged");
     store.claim(id, expected, heir.owner, Some(now), LONG).await.expect("claimed");
     drop(server);
 }
@@ -94,10 +94,10 @@ async fn no_node_is_gone_on_a_primary_that_was_not_acknowledged() {
     store.renew(node.clone(), LONG).await.expect("renewed");
     let server = server.restart();
     let other = Session::new();
-    at_last(|| other.make(&store)).await.expect("made");
+    at_last(|| other.make(&store)).await.expect("created");
     unavailable(store.presence(node.incarnation).await);
     look(&store).await;
-    let presence = store.presence(node.incarnation).await.expect("told");
+    let presence = store.presence(node.incarnation).await.expect("read");
     assert_eq!(presence, Presence::Gone);
     drop(server);
 }
@@ -121,7 +121,7 @@ async fn a_corrupt_session_is_ended_and_one_of_a_newer_layout_is_left_alone() {
         assert!(server.run::<i64>(&["PTTL", &key(session)]).await > 0);
     }
     let log = Session::made(&store).await;
-    log.append(&store, 1, "a").await.expect("taken");
+    log.append(&store, 1, "a").await.expect("stored");
     let _: usize = server.run(&["RPUSH", &format!("{}:log", key(&log)), "short"]).await;
     let claimed = log.claimed_by(&log.heir(), &store).await;
     assert!(matches!(claimed, Err(Error::Ended)), "{claimed:?}");
@@ -143,7 +143,7 @@ async fn a_full_server_takes_no_entries_but_leases_claims_and_releases_go_on() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
     let store = open(&server.url());
     let session = Session::made(&store).await;
-    session.append(&store, 1, "a b c").await.expect("taken");
+    session.append(&store, 1, "a b c").await.expect("stored");
     let node = lease();
     store.renew(node.clone(), LONG).await.expect("renewed");
     let () = server.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -153,7 +153,7 @@ async fn a_full_server_takes_no_entries_but_leases_claims_and_releases_go_on() {
     unavailable(Session::new().make(&store).await);
     assert_eq!(session.log(&store).await, "a b c");
     let trim = store::Batch { floor: 3, ..session.batch(4, "") };
-    store.append(trim).await.expect("what makes room is taken");
+    store.append(trim).await.expect("a trim needs no memory");
     let again = Lease { renewal: 2, acknowledged: 1, ..node.clone() };
     assert!(store.renew(again, LONG).await.expect("renewed").was_there);
     let other = lease();
@@ -184,7 +184,7 @@ async fn a_primary_that_lost_its_replicas_takes_nothing() {
     unavailable(store.renew(lease(), LONG).await);
     unavailable(store.end(&session.id, session.owner.token, LONG).await);
     let () = server.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
-    session.append(&store, 1, "a").await.expect("taken");
+    session.append(&store, 1, "a").await.expect("stored");
     assert_eq!(store.read(&session.id).await.expect("read"), Some(session.record));
 }
 
@@ -197,7 +197,7 @@ async fn an_answer_that_was_lost_is_asked_for_again() {
     let session = Session::made(&store).await;
     for (number, word) in (1..).zip(["a", "b", "c"]) {
         proxy.cut_next_answer();
-        session.append(&store, number, word).await.expect("taken");
+        session.append(&store, number, word).await.expect("stored");
     }
     proxy.cut_next_answer();
     let heir = session.heir();
@@ -215,7 +215,7 @@ async fn what_arrives_late_on_an_old_connection_changes_nothing() {
     let proxy = Proxy::to(server.port).await;
     let store = open_with(Settings { timeout_ms: 200, ..Settings::at(proxy.url()) });
     let session = Session::made(&store).await;
-    session.append(&store, 1, "a").await.expect("taken");
+    session.append(&store, 1, "a").await.expect("stored");
     proxy.hold_next();
     unavailable(session.append(&store, 2, "x y").await);
     session.append_at_last(&store, 2, "b").await;
@@ -253,7 +253,7 @@ async fn a_renewal_does_not_wait_for_what_else_is_written() {
     let (appended, (renewed, took)) = tokio::join!(session.append(&store, 1, "a"), renewed);
     assert!(renewed.expect("renewed").was_there);
     assert!(took < Duration::from_millis(300), "{took:?}");
-    appended.expect("taken");
+    appended.expect("stored");
 }
 
 /// The number of scripts that a server has run.
@@ -270,7 +270,7 @@ async fn no_operation_waits_for_a_paused_server_longer_than_the_timeout() {
     let server = Server::start(&[]);
     let store = open_with(Settings { timeout_ms: 300, ..Settings::at(server.url()) });
     let session = Session::made(&store).await;
-    session.append(&store, 1, "a").await.expect("taken");
+    session.append(&store, 1, "a").await.expect("stored");
     server.pause();
     for _ in 0..3 {
         let start = Instant::now();
@@ -294,7 +294,7 @@ async fn a_connection_that_was_closed_is_reopened_without_an_error() {
     for number in 1..=5 {
         let mut admin = server.connect().await;
         let () = crate::server::run(&mut admin, &["CLIENT", "KILL", "SKIPME", "yes"]).await;
-        session.append(&store, number, "x").await.expect("taken");
+        session.append(&store, number, "x").await.expect("stored");
     }
 }
 
@@ -309,7 +309,7 @@ async fn a_store_waits_for_a_server_that_is_not_there_yet() {
     assert!(why.contains("127.0.0.1"), "{why}");
     let paused = Server::start(&[]);
     let store = open(&paused.url());
-    at_last(|| async { Session::new().make(&store).await }).await.expect("made");
+    at_last(|| async { Session::new().make(&store).await }).await.expect("created");
 }
 
 /// Two installations share a server.
@@ -319,7 +319,7 @@ async fn installations_with_other_prefixes_do_not_meet() {
     let other = open_with(Settings { prefix: "other".into(), ..Settings::at(shared_url()) });
     let session = Session::made(&one).await;
     assert_eq!(other.read(&session.id).await.expect("read"), None);
-    session.make(&other).await.expect("made");
+    session.make(&other).await.expect("created");
     other.end(&session.id, session.owner.token, LONG).await.expect("ended");
     assert!(one.read(&session.id).await.expect("read").is_some());
 }
@@ -330,7 +330,7 @@ async fn redis_expires_keys_after_their_time_to_live() {
     let store = open(&shared_url());
     let (session, ttl) = (Session::new(), Duration::from_millis(400));
     let start = Instant::now();
-    store.create(&session.id, session.record.clone(), ttl).await.expect("made");
+    store.create(&session.id, session.record.clone(), ttl).await.expect("created");
     let node = lease();
     store.renew(node.clone(), ttl).await.expect("renewed");
     while store.read(&session.id).await.expect("read").is_some() {
@@ -366,13 +366,13 @@ async fn a_record_in_another_layout_is_left_alone() {
     assert_eq!(held, now);
 }
 
-/// An index of sessions would keep those whose node died, for as long as other sessions renew it.
+/// An index of sessions would keep the sessions of a dead node while other sessions renew it.
 #[tokio::test]
 async fn a_session_writes_no_key_but_its_own_two() {
     let server = Server::start(&[]);
     let store = open(&server.url());
     let session = Session::made(&store).await;
-    session.append(&store, 1, "a b").await.expect("taken");
+    session.append(&store, 1, "a b").await.expect("stored");
     store
         .save(&session.id, session.owner.token, session.record.state.clone())
         .await
@@ -442,10 +442,10 @@ async fn an_idle_session_takes_less_than_a_kilobyte() {
             Session::named(&format!("5f0c1f0e-1d7c-4a38-9a6f-{number:012x}-a1b2c3d4"));
         // Params of the length that clients with many capabilities send.
         session.record.initialize = vec![b'x'; 300].into();
-        session.make(&store).await.expect("made");
-        session.append(&store, 1, "entry").await.expect("taken");
+        session.make(&store).await.expect("created");
+        session.append(&store, 1, "entry").await.expect("stored");
         let trim = store::Batch { floor: 2, ..session.batch(2, "") };
-        store.append(trim).await.expect("taken");
+        store.append(trim).await.expect("stored");
         let keys: Vec<String> = if number % 100 == 0 {
             server.run(&["KEYS", &format!("rh:{{{}}}*", session.id.as_str())]).await
         } else {

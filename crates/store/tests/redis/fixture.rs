@@ -89,7 +89,7 @@ impl Session {
     pub(crate) async fn append_at_last(&self, store: &Redis, first: u64, words: &str) {
         let answer = at_last(|| self.append(store, first, words)).await;
         let last = first + words.split_whitespace().count() as u64 - 1;
-        assert_eq!(answer.expect("taken").through, Some(last));
+        assert_eq!(answer.expect("stored").through, Some(last));
     }
 
     /// The session with another node as its owner, which has not claimed it yet.
@@ -126,7 +126,7 @@ pub(crate) fn lease() -> Lease {
 
 /// Reads the primaries and acknowledges them, as a node does each second.
 pub(crate) async fn look(store: &Redis) -> Vec<Primary> {
-    let primaries = at_last(|| store.primaries()).await.expect("told");
+    let primaries = at_last(|| store.primaries()).await.expect("read");
     store.acknowledge(&primaries.iter().map(|primary| primary.id).collect::<Vec<_>>());
     primaries
 }

@@ -59,9 +59,9 @@ impl Watched {
 async fn a_failover_that_forgets_the_last_writes_loses_nothing_while_the_owner_lives() {
     let watched = Watched::start(None).await;
     let store = open_with(Settings { timeout_ms: 300, ..Settings::at(watched.url()) });
-    let before = at_last(|| store.primaries()).await.expect("told");
+    let before = at_last(|| store.primaries()).await.expect("read");
     let old = Session::made(&store).await;
-    old.append(&store, 1, "a b").await.expect("taken");
+    old.append(&store, 1, "a b").await.expect("stored");
     let replicated: usize = watched.primary.run(&["WAIT", "1", "5000"]).await;
     assert_eq!(replicated, 1);
 
@@ -69,7 +69,7 @@ async fn a_failover_that_forgets_the_last_writes_loses_nothing_while_the_owner_l
     let () = watched.replica.run(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let owner = old.heir();
     old.claimed_by(&owner, &store).await.expect("claimed");
-    owner.append(&store, 3, "c").await.expect("taken");
+    owner.append(&store, 3, "c").await.expect("stored");
     let ended = Session::made(&store).await;
     watched.primary.kill();
 
@@ -106,7 +106,7 @@ async fn writes_go_on_after_a_failover_also_with_a_dead_sentinel_and_passwords()
         let session = Session::new();
         session.make(&store).await.map(|()| session)
     });
-    let session = session.await.expect("made");
+    let session = session.await.expect("created");
     let node = lease();
     store.renew(node.clone(), LONG).await.expect("renewed");
     let replicated: usize = watched.primary.run(&["WAIT", "1", "5000"]).await;

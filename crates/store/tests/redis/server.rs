@@ -144,7 +144,7 @@ impl Server {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(self.pid().expect("a pid"), signal).expect("the server lives");
+        kill_process(self.pid().expect("a pid"), signal).expect("the server runs");
     }
 }
 

@@ -29,7 +29,7 @@ fn kept_elsewhere(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
     let url = server.url();
     std::thread::spawn(move || {
         one_thread().block_on(async {
-            tell.send(Arc::new(open(&url))).expect("the test waits");
+            tell.send(Arc::new(open(&url))).expect("the test has ended");
             let _left = stays.await;
         });
     });

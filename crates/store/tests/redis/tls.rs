@@ -58,7 +58,7 @@ async fn a_store_connects_with_mutual_tls_and_a_password() {
     };
     let store = open_with(right.clone());
     let session = Session::made(&store).await;
-    session.append(&store, 1, "a").await.expect("taken");
+    session.append(&store, 1, "a").await.expect("stored");
     assert_eq!(session.log(&store).await, "a");
 
     let another = Authority::new();
