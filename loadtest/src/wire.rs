@@ -137,7 +137,7 @@ impl Wire {
         Ok(events.text.freeze())
     }
 
-    /// Reads the next event of the stream that has a field; `None` after the last.
+    /// Reads the next event with data, an id or a retry time; `None` after the last.
     pub(crate) async fn event(&mut self, events: &mut Events) -> anyhow::Result<Option<Event>> {
         loop {
             if let Some(event) = events.take() {
@@ -220,7 +220,7 @@ impl Events {
         Self { rest: head.rest, text: BytesMut::new() }
     }
 
-    /// The next complete event that has a field, if there is one.
+    /// The next complete event with data, an id or a retry time, if there is one.
     fn take(&mut self) -> Option<Event> {
         loop {
             let end = block_end(&self.text)?;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 struct Known {
     calls: AtomicU64,
     ended: AtomicU64,
-    /// One call of this number is refused; with 0, none is.
+    /// Each call whose number is a multiple of this is refused; with 0, no call is.
     refuses: u64,
     /// The server blocks at this call, for `stall`.
     stalls_at: u64,
