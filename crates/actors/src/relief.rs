@@ -14,19 +14,8 @@ use conversation::BudgetVerdict;
 
 use crate::metrics;
 use crate::node::Node;
+use crate::session::Relief;
 use crate::session_bytes::SessionBytes;
-
-/// A step of relief.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Relief {
-    /// Cut the reply queues that hold at least so many bytes.
-    CutQueues {
-        /// The bytes.
-        from: usize,
-    },
-    /// Pass this verdict to the session.
-    Verdict(BudgetVerdict),
-}
 
 /// The steps, in order.
 const STEPS: [Relief; 5] = [

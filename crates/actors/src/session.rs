@@ -16,10 +16,12 @@ mod log_writer;
 mod message;
 mod pump;
 mod record;
+mod relief;
 mod sinks;
 mod start;
 
 pub(crate) use self::handle::{HandleState, SessionHandle, StopRequest};
 pub(crate) use self::local_reply::LocalReply;
 use self::message::SessionMessage;
+pub(crate) use self::relief::Relief;
 pub(crate) use self::start::{ClaimedSession, NewSession, create_session, restore_session};

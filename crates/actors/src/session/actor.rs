@@ -27,12 +27,12 @@ use super::log_writer::LogWriter;
 use super::message::SessionMessage;
 use super::pump::Pump;
 use super::record::PendingRecord;
+use super::relief::Relief;
 use super::sinks::Sinks;
 use crate::clock;
 use crate::metrics::{self, End, Hold};
 use crate::node_context::NodeContext;
 use crate::registry::Registration;
-use crate::relief::Relief;
 use crate::reply::Sink;
 use crate::timer::Timer;
 

@@ -12,7 +12,7 @@ use protocol::SessionId;
 use tenants::Principal;
 
 use super::SessionMessage;
-use crate::relief::Relief;
+use super::relief::Relief;
 use crate::reply::{Bounds, ReplyQueue, Sink};
 
 /// One session's mailbox, the principal that it belongs to, and what its connections share.

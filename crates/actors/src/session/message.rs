@@ -2,7 +2,7 @@
 
 use conversation::Event;
 
-use crate::relief::Relief;
+use super::relief::Relief;
 use crate::reply::Sink;
 
 /// A message to a session's actor.
