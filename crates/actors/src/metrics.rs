@@ -92,7 +92,7 @@ pub(crate) fn show_session_bytes(budget: &Budget) {
     let mut shares: Vec<_> = budget.shares().map(|share| (share.used(), share)).collect();
     shares.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
     TENANT_SESSION_BYTES.reset();
-    for (used, share) in shares.iter().take(TENANTS_SHOWN_MAX).filter(|(used, _)| *used > 0) {
+    for (used, share) in shares.iter().take(TENANTS_SHOWN_MAX) {
         TENANT_SESSION_BYTES.with_label_values(&[&**share.tenant()]).set(*used as i64);
     }
     let others: usize = shares.iter().skip(TENANTS_SHOWN_MAX).map(|(used, _)| used).sum();
