@@ -88,7 +88,7 @@ impl Eq for ById {}
 struct Counts {
     sessions: usize,
     by_tenant: HashMap<Arc<str>, usize>,
-    /// The slots that each of the named tenants can take whatever the others have.
+    /// The slots that are kept for each of the named tenants: no other tenant can take them.
     tenant_min: usize,
     /// The tenants with such slots.
     named: HashSet<Arc<str>>,

@@ -42,7 +42,7 @@ const SHOWN_EVERY: Duration = Duration::from_secs(5);
 /// After a relief a tenant keeps an eighth less than its share, so that the next bytes do not lead
 /// to another.
 fn is_relieved(share: &Share) -> bool {
-    share.excess() == 0 && share.used() <= share.max() - share.max() / 8
+    !share.is_exceeded() && share.used() <= share.max() - share.max() / 8
 }
 
 /// Performs relief each time a share is exceeded, for as long as the node exists.

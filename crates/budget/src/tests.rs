@@ -102,8 +102,8 @@ fn a_holder_of_less_than_a_granule_is_charged_for_nothing() {
 }
 
 proptest! {
-    /// Whatever tenants take and give back: no tenant gets more than the rules allow, every minimum
-    /// can be had, and nothing is lost.
+    /// For each sequence of takes and releases: no tenant gets more than the rules allow, every
+    /// minimum can be taken, and the sums are exact.
     #[test]
     fn the_sums_hold_in_every_order(
         minima in prop::array::uniform3(0_usize..50),

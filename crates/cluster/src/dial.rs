@@ -41,7 +41,7 @@ enum Ended {
     Broken,
 }
 
-/// Reports a broken link to the waiting calls when the connecting task ends, whatever ended it.
+/// Reports a broken link to the waiting calls when the connecting task ends, for any reason.
 struct Connecting(Arc<PeerLink>);
 
 impl Drop for Connecting {

@@ -68,7 +68,7 @@ impl Pace {
         Some(held)
     }
 
-    /// The waiting notification, whatever the time: its request ends.
+    /// The waiting notification at any time: its request ends.
     pub(crate) fn last_held(&mut self) -> Option<Bytes> {
         self.held.take()
     }

@@ -48,7 +48,7 @@ pub(crate) enum Access {
 /// Answers one request.
 pub(crate) fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     let head = request.head();
-    // A page in a browser may not use these endpoints, whatever host name it used.
+    // A page in a browser may not use these endpoints under any host name.
     if head.headers.contains_key(header::ORIGIN) {
         return text(StatusCode::FORBIDDEN, TEXT, "not for pages\n");
     }

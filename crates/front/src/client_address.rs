@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client sends, the address that the trusted proxy saw is the client.
+        /// No header of a client changes the result: it is the address that the trusted proxy saw.
         #[test]
         fn no_header_of_a_client_changes_its_address(
             spoofed in prop::collection::vec("\\PC{0,40}|([0-9a-f:.,\\[\\] ]{0,40})", 0..4),

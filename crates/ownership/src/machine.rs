@@ -95,7 +95,7 @@ pub struct Ownership {
 struct Refresh {
     /// When the next one is due.
     at: u64,
-    /// The next append refreshes, whatever the time, even without an entry.
+    /// The next append refreshes at any time, also without an entry.
     is_forced: bool,
 }
 

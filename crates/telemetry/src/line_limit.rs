@@ -27,7 +27,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// The key for lines of the same call site, whatever tenant they name.
+    /// The key for lines of the same call site of all tenants.
     fn of_all_tenants(&self) -> Self {
         match self {
             Self::Tenant(site, _) => Self::Site(site.clone()),

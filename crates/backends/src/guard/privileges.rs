@@ -15,8 +15,8 @@ pub fn not_dumpable() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// No program that this process or a descendant starts gives more privileges, whatever its file
-/// says.
+/// No program that this process or a descendant starts gives more privileges: set-user-id bits and
+/// capabilities of files have no effect.
 pub(super) fn no_new_privs() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }

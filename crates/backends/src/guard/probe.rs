@@ -1,5 +1,5 @@
 //! Finds out which protections the kernel grants: applies each to a process that does nothing
-//! else, and prints what came of it.
+//! else, and prints the results.
 
 use std::io::{self, Write as _};
 use std::process::{Command, Stdio};
