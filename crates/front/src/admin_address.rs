@@ -13,14 +13,13 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
+use crate::bind::{BACKLOG, bind_tcp};
+
 /// Precedes the path of a Unix socket.
 const UNIX: &str = "unix:";
 
 /// The permissions of a Unix socket: its owner may connect.
 const MODE: u32 = 0o600;
-
-/// Connections that the kernel queues at a Unix socket until they are accepted.
-const BACKLOG: i32 = 128;
 
 /// An address of the listener for operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,9 +89,8 @@ impl Bound {
     pub(crate) fn new(address: &AdminAddress) -> io::Result<(Self, AdminAddress)> {
         match address {
             AdminAddress::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
+                let (listener, address) = bind_tcp(*address)?;
                 listener.set_nonblocking(true)?;
-                let address = listener.local_addr()?;
                 Ok((Self::Tcp(listener), address.into()))
             }
             AdminAddress::Unix(path) => {

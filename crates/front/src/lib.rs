@@ -9,6 +9,7 @@ mod admin;
 mod admin_address;
 mod admin_host;
 mod admin_server;
+mod bind;
 mod body;
 mod client_address;
 mod collecting;

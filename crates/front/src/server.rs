@@ -18,6 +18,7 @@ use crate::admin::{Access, Operated};
 use crate::admin_address::{AdminAddress, Bound};
 use crate::admin_host::AdminHosts;
 use crate::admin_server::AdminServer;
+use crate::bind::bind_tcp;
 use crate::connection::ClientConnections;
 use crate::connections_by_address::ConnectionsByAddress;
 use crate::drain::Drain;
@@ -25,11 +26,6 @@ use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
 use crate::places::{HEADROOM, Places};
 use crate::{AdminSettings, Error, Settings, connection, metrics};
-
-/// Connections that the kernel queues until they are accepted. Beyond it, a client's kernel
-/// retries the connect after a second or more. When another node has died, all its clients
-/// connect at once. The value is Linux' default limit (`net.core.somaxconn`).
-const BACKLOG: u32 = 4_096;
 
 /// How long a connection that was answered before its body was read is still read, so that the
 /// client can receive the answer. Then it is closed, whether or not the client still sends.
@@ -70,7 +66,7 @@ pub fn serve(
         move |source| Error::Listen { address, setting, source }
     };
     let (listener, address) =
-        listen(settings.listen).map_err(refused(&settings.listen, "front.listen"))?;
+        bind_tcp(settings.listen).map_err(refused(&settings.listen, "front.listen"))?;
     let (bound, admin_address) =
         Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
     let clients = client_server(settings, front, by_address, listener)
@@ -81,12 +77,6 @@ pub fn serve(
         clients: Listening::start(clients),
         operators: AdminServer::start(bound, admin_address, operated),
     })
-}
-
-fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address)?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
 }
 
 /// Passes every request to [`Front::answer`]. There are three paths: a routing table, extractors
@@ -110,7 +100,6 @@ fn client_server(
     };
     let server = Server::build()
         .workers(workers)
-        .backlog(BACKLOG)
         .max_concurrent_connections(connections_max.saturating_add(HEADROOM))
         .shutdown_timeout(SHUTDOWN_SECS_MAX)
         .disable_signals();
