@@ -123,6 +123,8 @@ fn build() -> Result<PathBuf> {
     // Flags for another processor, or another compiler, would produce other instructions.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
+    // An incremental build inlines less, which was measured as 2.6 % more of a call.
+    cargo.env("CARGO_INCREMENTAL", "0");
     let told = output(&mut cargo)?;
     let built = told.lines().filter_map(|line| serde_json::from_str(line).ok());
     let executable = |line: serde_json::Value| line["executable"].as_str().map(PathBuf::from);
