@@ -70,7 +70,7 @@ impl IdleTimes<'_> {
 
     /// Is no request in flight, and does no connection listen?
     fn is_quiet(&self) -> bool {
-        !self.posts.has_exchanges() && !self.streams.has_listeners()
+        !self.posts.has_exchanges() && !self.mirroring.has_parked() && !self.streams.has_listeners()
     }
 
     /// When the client last did something, or a request was settled.

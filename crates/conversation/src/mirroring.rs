@@ -10,10 +10,11 @@ use protocol::header_params::ToolsPage;
 use protocol::{HeaderParams, Method, Mirrored, Rejection, Request, RequestId, Response};
 use thin_vec::ThinVec;
 
+use crate::earliest::Earliest;
 use crate::server_link::ServerLink;
 use crate::sparse::Sparse;
 use crate::step_context::StepContext;
-use crate::{Answer, SinkId};
+use crate::{Answer, Millis, SinkId};
 
 /// Most pages of tools that are read; tools on later ones are not checked.
 const PAGES_MAX: u32 = 32;
@@ -35,6 +36,8 @@ pub(crate) struct Parked {
     pub(crate) mirrored: Option<Mirrored>,
     /// May it have been run already?
     pub(crate) again: bool,
+    /// When it gets an error if the list is still not known.
+    ends_at: Millis,
 }
 
 impl Mirroring {
@@ -119,7 +122,8 @@ impl Mirroring {
     ) -> Result<bool, Rejection> {
         if self.reading.is_some() && self.parked.len() < context.limits().exchanges_max {
             let (request, mirrored) = (request.clone(), mirrored.cloned());
-            self.parked.push(Parked { sink, request, mirrored, again });
+            let ends_at = context.now.plus(context.limits().request_secs * 1_000);
+            self.parked.push(Parked { sink, request, mirrored, again, ends_at });
             return Ok(false);
         }
         let tool = request.params().and_then(|params| protocol::payload::name_of(&params));
@@ -151,6 +155,25 @@ impl Mirroring {
         let older = std::mem::replace(&mut parked.sink, sink);
         context.answer_sink(older, Answer::Nothing);
         true
+    }
+
+    pub(crate) fn note_deadlines(&self, earliest: &mut Earliest) {
+        for parked in &self.parked {
+            earliest.add_deadline(parked.ends_at);
+        }
+    }
+
+    /// Each call that has waited for the list for too long gets an error.
+    pub(crate) fn refuse_late(&mut self, context: &mut StepContext<'_>) {
+        let secs = context.limits().request_secs;
+        while let Some(late) = self.parked.iter().position(|call| call.ends_at <= context.now) {
+            let Parked { sink, request, .. } = self.parked.swap_remove(late);
+            let text = format!(
+                "the server did not list its tools within {secs} s; it did not get the call"
+            );
+            let error = Response::error(Some(request.id), crate::REFUSED, &text, None);
+            context.answer_sink(sink, Answer::Json(error.raw().clone()));
+        }
     }
 
     /// The list cannot be read: each call that waits for it gets an error.

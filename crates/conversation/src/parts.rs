@@ -203,7 +203,7 @@ impl Parts {
     }
 
     /// Has every request its final response, and every POST its answer?
-    fn has_no_work(&self) -> bool {
+    pub(crate) fn has_no_work(&self) -> bool {
         self.posts.is_empty() && !self.mirroring.has_parked()
     }
 
@@ -229,6 +229,7 @@ impl Parts {
         self.barrier.note_deadlines(&mut earliest);
         self.kept.note_deadlines(&mut earliest);
         self.link.note_deadline(&mut earliest);
+        self.mirroring.note_deadlines(&mut earliest);
         earliest.add_deadline_if_any(idle.idle_at());
         earliest.add_deadline_if_any(idle.sleeps_at());
         earliest.add_deadline_if_any(idle.link_idles_at());
@@ -306,7 +307,8 @@ impl Parts {
     /// A request got no message for too long, or takes too long altogether (RPC-22).
     fn time_out_exchanges(&mut self, context: &mut StepContext<'_>) {
         let (now, limits) = (context.now, context.limits());
-        let had_undecided = self.link.has_undecided();
+        let had_waiting = self.link.has_undecided() || self.mirroring.has_parked();
+        self.mirroring.refuse_late(context);
         let is_due = |exchange: &Exchange| exchange.deadline() <= now;
         while let Some(exchange) = self.posts.take_exchange(is_due) {
             let message = if exchange.ends_at <= now {
@@ -321,8 +323,8 @@ impl Parts {
             let error = Response::error(Some(exchange.id.clone()), crate::REFUSED, &message, None);
             self.delivery().settle_with_error(context, exchange, &error);
         }
-        if had_undecided && !self.link.has_undecided() {
-            // The list that they waited for gets no answer; the next such request reads it again.
+        if had_waiting && !self.link.has_undecided() {
+            // The list that they waited for gets no answer.
             self.mirroring.give_up_unless_parked();
         }
     }
@@ -391,11 +393,13 @@ impl Parts {
         self.lifecycle.answer_after_the_end(context, event);
     }
 
-    /// The node is to release the session.
+    /// The node is to release the session. A duplex session ends with its connection, so it never
+    /// moves: it ends here, after its requests in flight.
     pub(crate) fn on_hand_over(&mut self, context: &mut StepContext<'_>, at_once: bool) {
         let handshake = &self.handshake;
-        let can_move = handshake.is_initialized() || (handshake.is_initializing() && !at_once);
-        if context.is_duplex() || !can_move {
+        let may_wait = !at_once && (handshake.is_initialized() || handshake.is_initializing());
+        let can_move = handshake.is_initialized() && !context.is_duplex();
+        if !may_wait && !can_move {
             self.end_session(context, Cause::Stopping);
         } else {
             self.lifecycle.begin_hand_over(at_once);
@@ -432,6 +436,9 @@ impl Parts {
         let has_no_work = self.has_no_work() || mutant!("leave_with_work_in_hand");
         if !has_no_work || !self.is_stored(context.setup) {
             return;
+        }
+        if context.is_duplex() {
+            return self.end_session(context, Cause::Stopping);
         }
         self.streams.finish_all_sinks(context, Ending::Moved);
         self.link.close_link(context);

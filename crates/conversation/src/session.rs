@@ -155,6 +155,11 @@ impl Session {
         self.parts.is_quiet(&self.setup)
     }
 
+    /// Is a request of the client without its final response, or a POST without its answer?
+    pub fn has_work(&self) -> bool {
+        !self.parts.has_no_work()
+    }
+
     /// The number of the client's pending requests.
     pub fn exchanges(&self) -> usize {
         self.parts.posts.exchanges().len()

@@ -1,7 +1,7 @@
 //! Requests of either side: calls, batches, server requests, cancellations, mirrored headers.
 
 use crate::world::{NEW, World, accepted, live};
-use conversation::{Answer, Event, Limits, Refusal};
+use conversation::{Answer, Cause, Event, Limits, Refusal};
 use protocol::{Message, Method, Mirrored, Notification, Request, Response};
 
 // holds: RPC-03
@@ -284,6 +284,7 @@ fn the_draft_checks_mirrored_headers_and_parameters_and_older_revisions_do_not()
     let id = list.id.clone();
     let early = world.post_with(call, headers("Hello"));
     assert!(world.connections[&early].answer.is_none(), "the call waits for the list of tools");
+    assert!(world.session.has_work(), "a node that stops waits for it");
     let tools = br#"{"tools":[{"name":"t","inputSchema":{"type":"object","properties":{"value":{"type":"string","x-mcp-header":"Value"}}}}]}"#;
     world.send_from_server(Response::result(id, tools));
     world.answer(1, "done");
@@ -297,6 +298,27 @@ fn the_draft_checks_mirrored_headers_and_parameters_and_older_revisions_do_not()
     let sink = older.post(call);
     older.answer(1, "done");
     assert_eq!(older.gist(sink), ["1 result"]);
+}
+
+// holds: RPC-22
+#[test]
+fn a_call_that_waits_for_a_list_of_tools_that_never_comes_gets_an_error() {
+    let limits = Limits { request_secs: 60, idle_secs: 30, ..Limits::default() };
+    let mut world = World::live("DRAFT-2026-v1", limits);
+    let given = [("Mcp-Method", "tools/call"), ("Mcp-Name", "t")];
+    let headers =
+        Mirrored::from_headers(given.map(|(name, value)| (name, value.as_bytes())).into_iter());
+    let call =
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#;
+    let sink = world.post_with(call, headers);
+    world.wait(59_000);
+    assert_eq!(world.over, None, "the session is not idle");
+    assert!(world.connections[&sink].answer.is_none());
+    world.wait(1_000);
+    assert_eq!(world.gist(sink), ["1 error -32000"]);
+    assert!(!world.session.has_work());
+    world.wait(30_000);
+    assert_eq!(world.over, Some(Cause::Idle));
 }
 
 #[test]

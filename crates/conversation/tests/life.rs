@@ -239,6 +239,30 @@ fn on_a_duplex_transport_everything_goes_through_the_one_pipe_and_ends_with_it()
 }
 
 #[test]
+fn a_duplex_session_ends_after_its_calls_when_its_node_drains() {
+    let live = || {
+        let mut world = World::duplex(Limits::default());
+        world.initialize("2024-11-05", "{}");
+        world.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        world
+    };
+    let mut world = live();
+    world.call(1);
+    world.step(Event::HandOver { at_once: false });
+    assert_eq!(world.over, None);
+    world.answer(1, "done");
+    assert!(world.gist(SinkId(0)).contains(&"1 result".to_owned()));
+    assert_eq!(world.over, Some(Cause::Stopping));
+
+    let mut world = live();
+    world.call(1);
+    world.step(Event::HandOver { at_once: false });
+    world.step(Event::HandOver { at_once: true });
+    assert!(world.gist(SinkId(0)).contains(&"1 error -32000".to_owned()));
+    assert_eq!(world.over, Some(Cause::Stopping));
+}
+
+#[test]
 fn a_node_that_stops_gives_every_request_a_final_response() {
     let mut world = live();
     let (held, streamed, standalone) = (world.call(1), world.call(2), world.listen(None));

@@ -222,6 +222,18 @@ fn a_stream_whose_head_came_without_an_id_gets_its_ids_when_the_log_has_it() {
 }
 
 #[test]
+fn a_connection_that_could_not_be_resumed_at_its_maximum_age_ends_soon_after() {
+    let mut world = World::live(NEW, Limits { stream_secs: 5, ..Limits::default() });
+    world.prompt_log = false;
+    let sink = stream(&mut world, 1);
+    world.wait(60_000);
+    assert!(!world.connections[&sink].finished, "its client has no event id");
+    world.acknowledge();
+    world.wait(1_000);
+    assert!(world.connections[&sink].finished);
+}
+
+#[test]
 fn a_get_stream_that_cannot_be_written_gets_its_head() {
     let mut world = World::live(NEW, Limits::default());
     world.prompt_log = false;

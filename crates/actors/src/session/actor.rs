@@ -294,7 +294,7 @@ impl SessionActor {
             } else if self.handle.take_reader_left() {
                 let following = &mut self.following;
                 self.sinks.drop_left(|sink| following.push(Event::SinkClosed { sink }));
-            } else if self.is_draining && self.session.exchanges() == 0 {
+            } else if self.is_draining && !self.session.has_work() {
                 self.step(now, Event::Stopping);
             } else {
                 break;
@@ -404,7 +404,7 @@ impl SessionActor {
             || !self.deferred.is_empty()
             || !self.parked_effects.is_empty()
             || !self.sinks.is_empty()
-            || self.session.exchanges() > 0;
+            || self.session.has_work();
         if is_waited_for || self.may_act() {
             return true;
         }

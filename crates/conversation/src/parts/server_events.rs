@@ -228,7 +228,7 @@ impl Parts {
         }
         self.admission().decide_undecided(context);
         for parked in self.mirroring.take_parked() {
-            let Parked { sink, request, mirrored, again } = parked;
+            let Parked { sink, request, mirrored, again, .. } = parked;
             let mirrored = mirrored.as_ref();
             match self.mirroring.check_params(context, sink, &request, mirrored, again) {
                 Ok(_) => self.take_lone_request(context, sink, request, again),

@@ -11,6 +11,10 @@ use crate::{Millis, SinkId};
 /// is written without an event id, so that the client gets a response.
 const HEAD_WAIT_MS: u64 = 4_000;
 
+/// How much later a connection ends that has reached its maximum age while its client had no event
+/// id to resume the stream with, in milliseconds.
+const POLL_AGAIN_MS: u64 = 1_000;
+
 /// The connections that listen.
 #[derive(Default)]
 pub(super) struct Attachments(ThinVec<Attachment>);
@@ -125,11 +129,12 @@ impl Attachments {
         let (mut polls, mut pings) = (Vec::new(), Vec::new());
         for attachment in &mut self.0 {
             if attachment.poll_at.is_some_and(|at| at <= now) {
-                attachment.poll_at = None;
                 if attachment.resumable {
+                    attachment.poll_at = None;
                     polls.push(attachment.sink);
                     continue;
                 }
+                attachment.poll_at = Some(now.plus(POLL_AGAIN_MS));
             }
             if attachment.ping_at.is_some_and(|at| at <= now) {
                 attachment.ping_at = Some(now.plus(ping_secs * 1_000));
