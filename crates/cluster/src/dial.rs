@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use peering::{Established, Purpose};
 use store::Marking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::link::PeerLink;
 use crate::linked::Linked;
@@ -27,6 +27,10 @@ const MARK: Duration = Duration::from_hours(24);
 
 /// How long the store may take to return the presence of a peer.
 const LOOK: Duration = Duration::from_millis(LEASE_READ_MS);
+
+/// The shortest interval between two establishments of a link that breaks. Without it, something
+/// that ends each new connection would have both nodes repeat the handshake without a pause.
+const LINK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An incompatible peer is logged once in this many attempts to connect: about once a minute, at a
 /// pause of 250 ms.
@@ -112,9 +116,10 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
             Ok(Ok(established)) => {
                 found_dead.set(false);
                 record_payload_version(node, link, &established);
+                let next = Instant::now() + LINK_INTERVAL;
                 match carry_calls(node, link, established).await {
                     Ended::Goodbye | Ended::Lapsed => return,
-                    Ended::Broken => {}
+                    Ended::Broken => sleep_until(next).await,
                 }
                 detector = self::detector(node);
                 continue;

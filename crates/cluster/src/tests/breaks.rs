@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::leases::{FlakyStore, node};
 use super::proxy::Proxy;
 use super::support::{TestNode, call, create_session_at, settings, wait_until};
-use crate::{Cluster, SessionLocation, Settings, Versions};
+use crate::{Cluster, SessionLocation, Settings, Versions, metrics};
 
 /// Settings with the default renewal interval.
 fn default_timing() -> Settings {
@@ -128,6 +128,23 @@ async fn a_firewall_that_resets_every_link_between_two_nodes_kills_neither() {
     for proxy in [&to_one, &to_other] {
         proxy.restore_traffic();
     }
+    both_live(&store, &nodes).await;
+}
+
+#[tokio::test]
+async fn a_link_that_breaks_at_once_again_and_again_is_established_at_intervals() {
+    let (store, nodes, proxies) = two_behind_proxies(default_timing()).await;
+    let before = metrics::LINKS_BROKEN.get();
+    // Many times as long as a handshake takes, and shorter than a lease.
+    for _ in 0..50 {
+        proxies.iter().for_each(Proxy::reset_both_ends);
+        sleep(Duration::from_millis(1)).await;
+        proxies.iter().for_each(Proxy::restore_traffic);
+        sleep(Duration::from_millis(19)).await;
+    }
+    // Each of the two links breaks at first, and then once in 250 ms.
+    let broken = metrics::LINKS_BROKEN.get() - before;
+    assert!(broken <= 2 * 5, "{broken} links broke within a second");
     both_live(&store, &nodes).await;
 }
 
