@@ -7,7 +7,7 @@
 mod pair;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
 use protocol::{Message, RequestId, SessionId};
@@ -23,19 +23,26 @@ pub trait Backend: Send + Sync + 'static {
     fn open(&self, session: &SessionId) -> Link;
 }
 
-/// The backends of the node, by tenant.
+/// The backends of the node, by tenant. They can change while the node runs. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Backends(Arc<HashMap<Arc<str>, Arc<dyn Backend>>>);
+pub struct Backends(Arc<RwLock<HashMap<Arc<str>, Arc<dyn Backend>>>>);
 
 impl Backends {
     /// Creates the table from pairs of tenant and backend.
     pub fn new(backends: impl IntoIterator<Item = (Arc<str>, Arc<dyn Backend>)>) -> Self {
-        Self(Arc::new(backends.into_iter().collect()))
+        Self(Arc::new(RwLock::new(backends.into_iter().collect())))
+    }
+
+    /// Replaces all backends. A session keeps the one that it has.
+    pub fn replace(&self, backends: impl IntoIterator<Item = (Arc<str>, Arc<dyn Backend>)>) {
+        // The former ones are dropped after the lock.
+        let mut table = backends.into_iter().collect();
+        std::mem::swap(&mut table, &mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Returns the backend of the tenant.
-    pub fn of(&self, tenant: &str) -> Option<&Arc<dyn Backend>> {
-        self.0.get(tenant)
+    pub fn of(&self, tenant: &str) -> Option<Arc<dyn Backend>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
     }
 }
 

@@ -151,7 +151,7 @@ impl Collecting {
         &self,
         payload: &mut Payload,
         announced: Option<u64>,
-        tenant: &str,
+        tenant: &Arc<str>,
         bound: Bound,
         in_session: bool,
     ) -> Result<Bytes, Uncollected> {
@@ -177,7 +177,7 @@ impl Collecting {
     async fn gather(
         &self,
         arriving: &mut Arriving<'_>,
-        tenant: &str,
+        tenant: &Arc<str>,
         bound: Bound,
     ) -> Result<Bytes, Uncollected> {
         let Some(first) = arriving.next().await? else { return Ok(Bytes::new()) };
@@ -241,12 +241,12 @@ impl Arriving<'_> {
     async fn count(
         &mut self,
         unfinished: &Arc<UnfinishedBodies>,
-        tenant: &str,
+        tenant: &Arc<str>,
         bytes: usize,
     ) -> Result<(), Uncollected> {
         let counted = match &mut self.counted {
             Some(counted) => counted,
-            none => none.insert(unfinished.begin(tenant).ok_or(Uncollected::TooMany)?),
+            none => none.insert(unfinished.begin(tenant)),
         };
         let before = self.wait_left;
         let grown = counted.grow(bytes, &mut self.wait_left).await;

@@ -7,7 +7,7 @@ use actix_http::body::BoxBody;
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response};
 use actors::Handle;
 use budget::Budget;
-use tenants::{Principal, Tenant, Tenants};
+use tenants::{Principal, Tenant, Tenants, TenantsOfThread};
 
 use crate::body::Body;
 use crate::collecting::Collecting;
@@ -27,7 +27,7 @@ pub(crate) struct Front {
     service: Service,
     /// The principal of every client at an open endpoint: one for all of a worker's requests.
     anonymous: Principal,
-    tenants: Tenants,
+    tenants: TenantsOfThread,
     gate: Arc<Gate>,
     header_bytes_max: usize,
 }
@@ -37,15 +37,15 @@ impl Front {
     pub(crate) fn new(
         settings: &Settings,
         handle: Handle,
-        tenants: Tenants,
+        tenants: &Tenants,
         bodies: Budget,
         drain: Arc<Drain>,
     ) -> Result<Self, Error> {
-        let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies, &tenants));
+        let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies));
         Ok(Self {
             service: Service::new(settings, handle, drain, collecting)?,
             anonymous: Principal::anonymous(),
-            tenants,
+            tenants: TenantsOfThread::new(tenants),
             gate: Arc::new(Gate::new(settings)?),
             header_bytes_max: settings.header_bytes_max,
         })
@@ -70,11 +70,11 @@ impl Front {
         let found = route::find(head.uri.path());
         let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
         let mut origin = None;
-        let mut response = match self.admit(head, tenant, is_ambiguous) {
+        let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
             Err(refused) => refused.unread(payload).into_response(),
             Ok(heads) => {
                 origin = heads.origin;
-                match (found, tenant) {
+                match (found, &tenant) {
                     (Some((_, endpoint)), Some(tenant)) => {
                         let principal = self.anonymous.clone();
                         let mut request =
@@ -132,7 +132,7 @@ impl Front {
     fn admit<'a>(
         &self,
         head: &'a RequestHead,
-        tenant: Option<&Arc<Tenant>>,
+        tenant: Option<&Tenant>,
         is_ambiguous: bool,
     ) -> Result<Heads<'a>, Refused> {
         let heads = Heads::read(&head.headers, self.header_bytes_max)?;
@@ -167,6 +167,9 @@ impl Front {
     async fn serve(&self, endpoint: Endpoint, request: &mut FrontRequest<'_>) -> Response<Body> {
         if *request.method == Method::OPTIONS {
             return cors::preflight(endpoint.methods(), request.heads.preflight_headers);
+        }
+        if request.tenant.is_leaving && request.begins_session(endpoint) {
+            return Refused::unknown_path().unread(request.take_payload()).into_response();
         }
         let served = match endpoint {
             Endpoint::Mcp => streamable_http::answer(&self.service, request).await,

@@ -15,6 +15,7 @@ use crate::drain::Drain;
 use crate::heads::Heads;
 use crate::origin::public_path;
 use crate::refusal::Refused;
+use crate::route::Endpoint;
 use crate::session_rate::SessionRate;
 use crate::{Error, Settings};
 
@@ -57,6 +58,15 @@ impl<'a> FrontRequest<'a> {
     /// The caller of this request, for this session.
     pub(crate) fn caller(&self, session: SessionId) -> Caller {
         Caller { tenant: Arc::clone(self.tenant), principal: self.principal.clone(), session }
+    }
+
+    /// Whether the request asks for a new session.
+    pub(crate) fn begins_session(&self, endpoint: Endpoint) -> bool {
+        match endpoint {
+            Endpoint::Mcp => *self.method == Method::POST && self.heads.session.is_none(),
+            Endpoint::Sse => true,
+            Endpoint::Messages => false,
+        }
     }
 
     /// Takes the body if it was not collected.

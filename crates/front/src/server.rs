@@ -59,7 +59,7 @@ pub fn serve(
             },
         },
     };
-    let front = Front::new(settings, handle, tenants, bodies, Arc::clone(&drain))?;
+    let front = Front::new(settings, handle, &tenants, bodies, Arc::clone(&drain))?;
     let by_address = Arc::new(ConnectionsByAddress::new(settings)?);
     let refused = |address: &dyn ToString, setting| {
         let address = address.to_string();

@@ -5,13 +5,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Context;
 use std::time::Duration;
 
 use budget::{Budget, Held};
 use futures_util::task::AtomicWaker;
-use tenants::Tenants;
 use tokio::time::Instant;
 
 use crate::collecting::Uncollected;
@@ -27,7 +26,8 @@ const AGE_MIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct UnfinishedBodies {
     budget: Budget,
-    tenants: HashMap<Arc<str>, Arc<Mutex<TenantBodies>>>,
+    /// Of the tenants that have such bodies, or had them last.
+    tenants: RwLock<HashMap<Arc<str>, Arc<Mutex<TenantBodies>>>>,
 }
 
 /// The bodies of one tenant whose memory is counted.
@@ -65,15 +65,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl UnfinishedBodies {
-    /// No bodies, of these tenants.
-    pub(crate) fn new(budget: Budget, tenants: &Tenants) -> Self {
-        let tenants = tenants.by_name().into_iter();
-        Self { budget, tenants: tenants.map(|t| (Arc::clone(&t.name), Arc::default())).collect() }
+    /// No bodies.
+    pub(crate) fn new(budget: Budget) -> Self {
+        Self { budget, tenants: RwLock::default() }
     }
 
-    /// Begins to count the memory of a tenant's body; `None` for an unknown tenant.
-    pub(crate) fn begin(&self, tenant: &str) -> Option<Counted> {
-        let others = Arc::clone(self.tenants.get(tenant)?);
+    /// Begins to count the memory of a tenant's body.
+    pub(crate) fn begin(&self, tenant: &Arc<str>) -> Counted {
+        let others = self.of(tenant);
         let held = Held::nothing(&self.budget.share(tenant));
         let progress = Arc::new(Progress {
             rate: Mutex::new(RecentRate::new(Instant::now())),
@@ -82,7 +81,19 @@ impl UnfinishedBodies {
             task: AtomicWaker::new(),
         });
         lock(&others).bodies.push(Arc::clone(&progress));
-        Some(Counted { held, progress, others })
+        Counted { held, progress, others }
+    }
+
+    fn of(&self, tenant: &Arc<str>) -> Arc<Mutex<TenantBodies>> {
+        let known = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bodies) = known.get(tenant) {
+            return Arc::clone(bodies);
+        }
+        drop(known);
+        let mut known = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        // The names change with the settings.
+        known.retain(|_, bodies| Arc::strong_count(bodies) > 1);
+        Arc::clone(known.entry(Arc::clone(tenant)).or_default())
     }
 }
 
@@ -154,20 +165,17 @@ impl Drop for Counted {
 #[cfg(test)]
 mod tests {
     use budget::ShareLimits;
-    use tenants::Tenant;
 
     use super::*;
 
     fn bodies() -> UnfinishedBodies {
-        let tenant = |name| Tenant::new(name, &tenants::Settings::open()).unwrap();
         let limits = [("a", 100), ("b", 50)];
         let limits = limits.map(|(name, max)| (name.into(), ShareLimits { min: 20, max }));
-        let tenants = Tenants::new([tenant("a"), tenant("b")]);
-        UnfinishedBodies::new(Budget::new(100, limits, || {}), &tenants)
+        UnfinishedBodies::new(Budget::new(100, limits, || {}))
     }
 
     async fn begun(bodies: &UnfinishedBodies, tenant: &str, bytes: usize) -> Counted {
-        let mut counted = bodies.begin(tenant).unwrap();
+        let mut counted = bodies.begin(&tenant.into());
         counted.grow(bytes, &mut Duration::default()).await.unwrap();
         counted
     }
@@ -187,7 +195,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(3)).await;
         fast.grow(20, &mut Duration::default()).await.unwrap();
         // 80 are not reserved for `b`.
-        let mut newcomer = bodies.begin("a").unwrap();
+        let mut newcomer = bodies.begin(&"a".into());
         let mut wait_left = Duration::from_secs(2);
         let release = async {
             tokio::time::sleep(RETRY / 2).await;
@@ -204,7 +212,7 @@ mod tests {
         let bodies = bodies();
         let mut first = begun(&bodies, "a", 80).await;
         let mut wait_left = Duration::from_millis(500);
-        let mut second = bodies.begin("a").unwrap();
+        let mut second = bodies.begin(&"a".into());
         assert_eq!(second.grow(1, &mut wait_left).await, Err(Uncollected::TooMany));
         assert!(!is_cut(&first), "it is younger than a second");
         let (mut one, mut other) = (Duration::from_secs(4), Duration::from_secs(5));
@@ -218,7 +226,9 @@ mod tests {
         let bodies = bodies();
         drop(begun(&bodies, "a", 80).await);
         drop(begun(&bodies, "a", 80).await);
-        assert!(lock(&bodies.tenants["a"]).bodies.is_empty());
-        assert!(bodies.begin("c").is_none());
+        assert!(lock(&bodies.of(&"a".into())).bodies.is_empty());
+        drop(bodies.begin(&"c".into()));
+        let known: Vec<_> = bodies.tenants.read().unwrap().keys().cloned().collect();
+        assert_eq!(known, [Arc::<str>::from("c")]);
     }
 }

@@ -91,7 +91,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let (handle, grace) = (plan.handle(membership), plan.drain());
     let line_bytes_max = plan.settings.front.body_bytes_max;
     let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-    let serving = front::serve_stdio(&handle, tenant, line_bytes_max, grace, stdin, stdout);
+    let serving = front::serve_stdio(&handle, &tenant, line_bytes_max, grace, stdin, stdout);
     tokio::select! {
         served = serving => served.context("standard input or output is broken")?,
         () = signals.next_signal() => {}

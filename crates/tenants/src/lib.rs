@@ -7,14 +7,15 @@ mod error;
 mod name;
 mod origin;
 mod settings;
+mod table;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 pub use error::Error;
 pub use settings::{Limits, Settings};
+pub use table::{Tenants, TenantsOfThread};
 
 /// A tenant: the owner of a server and its endpoint.
 #[derive(Clone, Debug)]
@@ -25,6 +26,9 @@ pub struct Tenant {
     pub allowed_origins: Vec<String>,
     /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused.
     pub sessions_max: usize,
+    /// Whether the tenant was removed from the settings: its sessions go on for a while, and it gets
+    /// no new ones.
+    pub is_leaving: bool,
 }
 
 impl Tenant {
@@ -40,6 +44,7 @@ impl Tenant {
             name: name.into(),
             allowed_origins: settings.allowed_origins.clone(),
             sessions_max: settings.limits.sessions_max,
+            is_leaving: false,
         })
     }
 }
@@ -74,28 +79,5 @@ impl Principal {
     /// Whether this is the principal that all clients of an open endpoint share.
     pub fn is_anonymous(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-/// The tenants of the node. They do not change while the node runs, so the settings bound them.
-#[derive(Clone, Debug, Default)]
-pub struct Tenants(Arc<HashMap<Arc<str>, Arc<Tenant>>>);
-
-impl Tenants {
-    /// Creates the table of these tenants.
-    pub fn new(tenants: impl IntoIterator<Item = Tenant>) -> Self {
-        Self(Arc::new(tenants.into_iter().map(|t| (t.name.clone(), Arc::new(t))).collect()))
-    }
-
-    /// Returns the tenant with this name.
-    pub fn find(&self, name: &str) -> Option<&Arc<Tenant>> {
-        self.0.get(name)
-    }
-
-    /// All tenants, ordered by name.
-    pub fn by_name(&self) -> Vec<&Arc<Tenant>> {
-        let mut all: Vec<_> = self.0.values().collect();
-        all.sort_by(|one, other| one.name.cmp(&other.name));
-        all
     }
 }

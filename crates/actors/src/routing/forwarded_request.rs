@@ -203,7 +203,12 @@ mod tests {
     }
 
     fn caller() -> Caller {
-        let tenant = Tenant { name: "acme".into(), allowed_origins: vec![], sessions_max: 1 };
+        let tenant = Tenant {
+            name: "acme".into(),
+            allowed_origins: vec![],
+            sessions_max: 1,
+            is_leaving: false,
+        };
         Caller {
             tenant: Arc::new(tenant),
             principal: Principal::named("ada"),

@@ -61,7 +61,12 @@ impl Opening {
             None => None,
         };
         Some(Self {
-            tenant: Arc::new(Tenant { name, allowed_origins: Vec::new(), sessions_max }),
+            tenant: Arc::new(Tenant {
+                name,
+                allowed_origins: Vec::new(),
+                sessions_max,
+                is_leaving: false,
+            }),
             principal: Principal::named(&opening.principal),
             request,
             mirrored: messages::mirrored(&opening.headers),
@@ -195,7 +200,12 @@ mod tests {
         let Ok(Message::Request(request)) = Message::parse(Bytes::from_static(request)) else {
             panic!("no request")
         };
-        let tenant = Tenant { name: "acme".into(), allowed_origins: vec![], sessions_max: 300 };
+        let tenant = Tenant {
+            name: "acme".into(),
+            allowed_origins: vec![],
+            sessions_max: 300,
+            is_leaving: false,
+        };
         let mirrored = Mirrored::from_headers([("Mcp-Method", &b"initialize"[..])].into_iter());
         let (tenant, principal) = (Arc::new(tenant), Principal::named("ada"));
         Opening { tenant, principal, request: Some(request), mirrored }

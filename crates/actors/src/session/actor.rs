@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, WrapFuture};
+use backends::Backend;
 use budget::Held;
 use conversation::{BudgetVerdict, Effect, Event, Millis, OwnerTag, Refusal, Session};
 use ownership::lease_lapse::LeaseLapse;
@@ -48,6 +49,8 @@ pub(crate) struct SessionActor {
     pub(super) life: Life,
     pub(super) sinks: Sinks,
     pub(super) link: LinkState,
+    /// The tenant's backend, once a link was opened.
+    pub(super) backend: Option<Arc<dyn Backend>>,
     pub(super) timer: Timer,
     /// Events that result from performed effects and store operations, and are bounded by them.
     pub(super) following: ThinVec<Event>,
@@ -116,6 +119,7 @@ impl SessionActor {
             life,
             sinks,
             link: LinkState::Down,
+            backend: None,
             timer: Timer::new(now),
             following: ThinVec::new(),
             parked_effects,

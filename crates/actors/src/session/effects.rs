@@ -114,7 +114,11 @@ impl SessionActor {
     }
 
     fn open_link(&mut self) {
-        match self.context.backends.of(self.handle.tenant()) {
+        // A session keeps its backend when the settings change.
+        if self.backend.is_none() {
+            self.backend = self.context.backends.of(self.handle.tenant());
+        }
+        match &self.backend {
             Some(backend) => self.link = LinkState::Up(backend.open(&self.handle.session)),
             None => {
                 let reason = "the tenant has no server; configure a backend for it".to_owned();

@@ -347,7 +347,12 @@ impl World {
 }
 
 pub(crate) fn tenant(name: &str, sessions_max: usize) -> Arc<Tenant> {
-    Arc::new(Tenant { name: name.into(), allowed_origins: Vec::new(), sessions_max })
+    Arc::new(Tenant {
+        name: name.into(),
+        allowed_origins: Vec::new(),
+        sessions_max,
+        is_leaving: false,
+    })
 }
 
 pub(crate) fn call(id: i64, tool: &str) -> Body {

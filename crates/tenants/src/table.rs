@@ -1,0 +1,127 @@
+//! The tenants of the node, which can change while it runs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::Tenant;
+
+type ByName = HashMap<Arc<str>, Arc<Tenant>>;
+
+/// The tenants of the node, shared by its threads. The settings bound their number. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Tenants(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Grows with each replacement of the table, after it.
+    version: AtomicU64,
+    table: RwLock<Arc<ByName>>,
+}
+
+impl Tenants {
+    /// Creates the table of these tenants.
+    pub fn new(tenants: impl IntoIterator<Item = Tenant>) -> Self {
+        let new = Self::default();
+        new.replace(tenants);
+        new
+    }
+
+    /// Replaces all tenants. A request in progress keeps the tenant that it began with.
+    pub fn replace(&self, tenants: impl IntoIterator<Item = Tenant>) {
+        let table = tenants.into_iter().map(|t| (Arc::clone(&t.name), Arc::new(t))).collect();
+        // A table is replaced as a whole, so it is right in any case.
+        *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        self.0.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the tenant with this name.
+    pub fn find(&self, name: &str) -> Option<Arc<Tenant>> {
+        self.table().get(name).cloned()
+    }
+
+    /// All tenants, ordered by name.
+    pub fn by_name(&self) -> Vec<Arc<Tenant>> {
+        let mut all: Vec<_> = self.table().values().cloned().collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    fn table(&self) -> Arc<ByName> {
+        Arc::clone(&self.0.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A copy of the tenants for one thread, brought up to date when it is read. Its threads then share
+/// no memory that each request changes.
+#[derive(Debug)]
+pub struct TenantsOfThread {
+    shared: Tenants,
+    version: Cell<u64>,
+    copy: RefCell<ByName>,
+}
+
+impl Clone for TenantsOfThread {
+    /// A copy for another thread, which has no memory in common with this one.
+    fn clone(&self) -> Self {
+        Self::new(&self.shared)
+    }
+}
+
+impl TenantsOfThread {
+    /// A copy of these tenants.
+    pub fn new(shared: &Tenants) -> Self {
+        let new = Self { shared: shared.clone(), version: Cell::new(0), copy: RefCell::default() };
+        new.refresh();
+        new
+    }
+
+    /// Returns the tenant with this name.
+    pub fn find(&self, name: &str) -> Option<Arc<Tenant>> {
+        self.refresh();
+        self.copy.borrow().get(name).cloned()
+    }
+
+    fn refresh(&self) {
+        // Read before the table: a copy is then never older than its version.
+        let version = self.shared.0.version.load(Ordering::Acquire);
+        if self.version.replace(version) == version {
+            return;
+        }
+        let copy = |tenant: &Arc<Tenant>| {
+            let name: Arc<str> = Arc::from(&*tenant.name);
+            (Arc::clone(&name), Arc::new(Tenant { name, ..Tenant::clone(tenant) }))
+        };
+        *self.copy.borrow_mut() = self.shared.table().values().map(copy).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::new(name, &Settings::open()).unwrap()
+    }
+
+    #[test]
+    fn a_thread_sees_the_tenants_that_replaced_the_former_ones() {
+        let tenants = Tenants::new([tenant("a"), tenant("b")]);
+        let of_thread = TenantsOfThread::new(&tenants);
+        let kept = of_thread.find("a").unwrap();
+        tenants.replace([tenant("b"), tenant("c")]);
+        assert!(of_thread.find("a").is_none() && of_thread.find("c").is_some());
+        assert_eq!(&*kept.name, "a");
+        let names: Vec<_> = tenants.by_name().iter().map(|t| t.name.to_string()).collect();
+        assert_eq!(names, ["b", "c"]);
+    }
+
+    #[test]
+    fn threads_share_no_tenant() {
+        let tenants = Tenants::new([tenant("a")]);
+        let [one, other] = [0, 1].map(|_| TenantsOfThread::new(&tenants).find("a").unwrap());
+        assert!(!Arc::ptr_eq(&one, &other) && !Arc::ptr_eq(&one.name, &other.name));
+    }
+}
