@@ -8,6 +8,7 @@ pub mod chance;
 pub mod chaos;
 pub mod check;
 pub mod conformance;
+pub mod cores;
 pub mod deployment;
 pub mod history;
 pub mod load;

@@ -49,6 +49,12 @@ impl Client {
         Self { session: self.session.clone(), welcome: self.welcome.clone(), ..twin }
     }
 
+    /// The same client, which keeps its connection for further requests.
+    pub fn keeping_connections(self) -> Self {
+        let http = reqwest::Client::builder().build().expect("a client");
+        Self { http, ..self }
+    }
+
     /// Opens a session without capabilities.
     pub async fn open(url: impl Into<String>, revision: &str) -> Result<Self> {
         Self::open_with(url, revision, json!({})).await

@@ -51,11 +51,20 @@ pub async fn all_gone(mark: &str, but: Option<u32>, within: Duration) -> Result<
 
 /// The resident memory of a process, in bytes.
 pub fn resident(pid: u32) -> Result<u64> {
+    memory(pid, "VmRSS:")
+}
+
+/// The most memory that was resident at any time since the start of a process, in bytes.
+pub fn resident_most(pid: u32) -> Result<u64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, key: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     match kib {
         Some(kib) => Ok(kib << 10),
-        None => bail!("no VmRSS of {pid}"),
+        None => bail!("no {key} of {pid}"),
     }
 }

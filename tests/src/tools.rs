@@ -45,6 +45,24 @@ fn build() -> PathBuf {
     folder.to_owned()
 }
 
+/// One of the workspace's programs, built as it is released. `ROUNDHOUSE_RELEASE` names the folder
+/// of such programs; without it this one is built.
+pub fn released(name: &str) -> PathBuf {
+    if let Some(folder) = std::env::var_os("ROUNDHOUSE_RELEASE") {
+        return Path::new(&folder).join(name);
+    }
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).env_remove("RUSTC_WORKSPACE_WRAPPER").args(["build", "--quiet"]);
+    cargo.args(["--release", "--package", "roundhouse", "--bin", name]);
+    cargo.args(["--message-format", "json-render-diagnostics"]);
+    let told = cargo.stderr(std::process::Stdio::inherit()).output().expect("cargo starts");
+    assert!(told.status.success(), "the release of {name} does not build");
+    let told = String::from_utf8_lossy(&told.stdout);
+    let built = told.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let executable = |line: serde_json::Value| line["executable"].as_str().map(PathBuf::from);
+    built.filter_map(executable).next().expect("cargo names the program")
+}
+
 /// The path of a file that `tests/setup` installed; panics with that hint if it is missing.
 pub fn installed(path: &str) -> PathBuf {
     let path = root().join("tests/.tools").join(path);

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::mcp::Client;
 use tests::{Node, Setup, processes, raw, tools};
 use tokio::io::AsyncWriteExt as _;
@@ -75,6 +75,39 @@ async fn silent_bodies_of_one_tenant_do_not_delay_a_call_of_another() -> Result<
     // The node also serves other calls of the same tenant: silent bodies get 408 to make room.
     let own = hostile.tool("test_simple_text", json!({ "text": text })).await?;
     ensure!(own["content"][0]["type"] == "text", "{own}");
+    Ok(())
+}
+
+/// Posts a message as a trusted proxy does for a client at this address.
+async fn forward(client: &Client, from: &str, message: Value) -> Result<reqwest::Response> {
+    let request = client.http(reqwest::Method::POST).header("X-Forwarded-For", from);
+    Ok(request.json(&message).send().await?)
+}
+
+#[tokio::test]
+async fn a_flood_of_one_address_ends_only_its_own_unfinished_handshakes() -> Result<()> {
+    let front = "[front]\ntrusted_proxies = ['private']\nsessions_per_address_per_sec = 0\n";
+    let config = format!("{front}[sessions]\nunconfirmed_max = 5\n{TENANTS}");
+    let node = Node::start(&Setup::config(config))?;
+    let open = async |from: &str| {
+        let mut client = Client::new(node.mcp("quiet"), NEWEST);
+        let message = client.message("initialize", client.introduction(json!({})));
+        let response = forward(&client, from, message).await?;
+        let session = response.headers().get("mcp-session-id").context("no session")?;
+        client.session = Some(session.to_str()?.to_owned());
+        anyhow::Ok(client)
+    };
+    let slow = open("198.51.100.1").await?;
+    // The addresses of one network of 64 bits count as one.
+    let mut flood = Vec::new();
+    for n in 0..20 {
+        flood.push(open(&format!("2001:db8::{n}")).await?);
+    }
+    let confirmed = slow.notify("notifications/initialized", json!({})).await?;
+    ensure!(confirmed.status() == 202, "{}", confirmed.status());
+    slow.is_well().await?;
+    let gone = flood[0].notify("notifications/initialized", json!({})).await?;
+    ensure!(gone.status() == 404, "the oldest of the flood got {}", gone.status());
     Ok(())
 }
 

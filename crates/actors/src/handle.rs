@@ -1,6 +1,7 @@
 //! The public handle of a node's sessions.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::node_context::NodeContext;
 use crate::relief::{relieve_tenants, show_session_bytes};
 use crate::reply_stream::{Opened, ReplyStream};
 use crate::routing::{Owner, PeerService, create_at_peer};
-use crate::session::{NewSession, StopRequest, create_session};
+use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
 use crate::{Caller, Care, SessionBytes, Settings, metrics};
 
@@ -43,6 +44,11 @@ pub struct NodeParts {
     pub membership: Membership,
     /// The budget of the bytes that sessions keep.
     pub session_bytes: SessionBytes,
+    /// Whether the store keeps its records in the memory of this process, for this node only. A
+    /// session that left memory would release little, and would no longer be counted: none does.
+    pub store_is_in_process: bool,
+    /// The most sessions of each tenant. Half of `sessions_max` is divided among these tenants.
+    pub tenant_sessions_max: HashMap<Arc<str>, usize>,
 }
 
 impl NodeParts {
@@ -51,7 +57,16 @@ impl NodeParts {
     pub fn alone(settings: Settings, store: Arc<dyn Store>, backends: Backends) -> Self {
         let membership = Cluster::alone(Arc::clone(&store));
         let session_bytes = SessionBytes::unlimited();
-        Self { settings, store, backends, cares: HashMap::new(), membership, session_bytes }
+        Self {
+            settings,
+            store,
+            backends,
+            cares: HashMap::new(),
+            membership,
+            session_bytes,
+            store_is_in_process: false,
+            tenant_sessions_max: HashMap::new(),
+        }
     }
 }
 
@@ -59,6 +74,8 @@ impl NodeParts {
 #[derive(Clone)]
 pub struct Handle {
     node: Arc<Node>,
+    /// See [`Handle::of_client`].
+    client: Option<IpAddr>,
 }
 
 impl Handle {
@@ -66,19 +83,37 @@ impl Handle {
     /// within the runtime of the node.
     pub fn new(parts: NodeParts) -> Self {
         metrics::show();
-        let NodeParts { settings, store, backends, cares, membership, session_bytes } = parts;
+        let NodeParts {
+            settings,
+            store,
+            backends,
+            cares,
+            membership,
+            session_bytes,
+            store_is_in_process,
+            tenant_sessions_max,
+        } = parts;
+        let settings = if store_is_in_process { settings.without_sleep() } else { settings };
         let cluster = membership.cluster().clone();
         let bytes = session_bytes.clone();
         let context = NodeContext::new(settings, store, backends, cares, cluster, session_bytes);
-        let node = Arc::new(Node::new(context));
+        let node = Arc::new(Node::new(context, tenant_sessions_max));
         tokio::spawn(show_session_bytes(bytes.clone(), Arc::downgrade(&node)));
-        tokio::spawn(relieve_tenants(bytes, Arc::downgrade(&node)));
+        tokio::spawn(relieve_tenants(bytes, Arc::downgrade(&node), !store_is_in_process));
         if node.has_peers() {
             tokio::spawn(keep_tombstones_written(Arc::downgrade(&node.context)));
             tokio::spawn(wake_sessions_on_changes(Arc::downgrade(&node)));
         }
         membership.serve(Arc::new(PeerService::new(&node)));
-        Self { node }
+        Self { node, client: None }
+    }
+
+    /// The handle with which a client at this address creates sessions. Of the sessions whose
+    /// clients have not completed the handshake, those of the busiest address end first. All
+    /// addresses that count as one client must be given as the same one; clients whose address is
+    /// not known count as one client.
+    pub fn of_client(&self, client: Option<IpAddr>) -> Self {
+        Self { node: Arc::clone(&self.node), client }
     }
 
     /// The node's membership in its cluster.
@@ -115,9 +150,9 @@ impl Handle {
             None => {
                 let (body, mirrored) = (body.clone(), mirrored.clone());
                 let new_session = NewSession::Posted { body, mirrored };
+                let opener = Opener { tenant, principal, client: self.client };
                 let (context, registry) = (&self.node.context, &self.node.registry);
-                let (session, reply) =
-                    create_session(context, registry, tenant, principal, new_session)?;
+                let (session, reply) = create_session(context, registry, opener, new_session)?;
                 (session, Owner::Here(reply))
             }
         };
@@ -145,9 +180,9 @@ impl Handle {
             None => {
                 let (recorded, is_recorded) = oneshot::channel();
                 let new_session = NewSession::Connected { recorded };
+                let opener = Opener { tenant, principal, client: self.client };
                 let (context, registry) = (&self.node.context, &self.node.registry);
-                let (session, reply) =
-                    create_session(context, registry, tenant, principal, new_session)?;
+                let (session, reply) = create_session(context, registry, opener, new_session)?;
                 is_recorded.await.map_err(|_| Refusal::Unavailable)?;
                 (session, Owner::Here(reply))
             }

@@ -1,5 +1,6 @@
 //! The sessions of this node, as routing and take-over use them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cluster::Peer;
@@ -39,14 +40,14 @@ pub(crate) enum Entry {
 }
 
 impl Node {
-    /// Creates a node without sessions.
-    pub(crate) fn new(context: NodeContext) -> Self {
+    /// Creates a node without sessions. `sessions_max` is the most sessions of each tenant.
+    pub(crate) fn new(context: NodeContext, sessions_max: HashMap<Arc<str>, usize>) -> Self {
         let held = HeldRequests::new(context.settings.held_max);
         Self {
             registry: Arc::new(Registry::new(
                 context.cluster.load(),
-                context.tenants().cloned(),
                 context.settings.sessions_max,
+                sessions_max.into_iter(),
             )),
             context: Arc::new(context),
             arbiters: Arbiters::default(),

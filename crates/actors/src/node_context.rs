@@ -69,11 +69,6 @@ impl NodeContext {
         LeaseSnapshot { now: clock::now().0, ..self.cluster.lease_snapshot(session) }
     }
 
-    /// The tenants of the node, as far as their servers have settings.
-    pub(crate) fn tenants(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.cares.keys()
-    }
-
     /// The settings for a tenant's server.
     pub(crate) fn care(&self, tenant: &str) -> Care {
         self.cares.get(tenant).copied().unwrap_or_default()

@@ -5,9 +5,10 @@
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use budget::Share;
+use budget::{Budget, Exhausted, Held, Share, ShareLimits};
 use cluster::Load;
 use conversation::Refusal;
 use protocol::SessionId;
@@ -25,7 +26,7 @@ const SHARDS: usize = 16;
 pub(crate) struct Registry {
     hasher: RandomState,
     shards: [Mutex<HashSet<ById>>; SHARDS],
-    counts: Mutex<Counts>,
+    slots: Mutex<Slots>,
     /// The sessions whose clients have not completed the handshake.
     unconfirmed: Unconfirmed,
     /// The number of sessions that the lease announces.
@@ -84,69 +85,78 @@ impl PartialEq for ById {
 
 impl Eq for ById {}
 
-/// The number of sessions, and the slots that are kept for tenants.
-struct Counts {
-    sessions: usize,
-    by_tenant: HashMap<Arc<str>, usize>,
-    /// The slots that are kept for each of the named tenants: no other tenant can take them.
-    tenant_min: usize,
-    /// The tenants with such slots.
-    named: HashSet<Arc<str>>,
-    /// How many of these slots are free.
-    kept_free: usize,
+/// The slots of the node, divided among the tenants.
+struct Slots {
+    budget: Budget,
+    /// The shares of tenants that have no settings here, while they have slots. A take-over can
+    /// bring sessions of such tenants.
+    unnamed: HashMap<Arc<str>, Share>,
+    /// The number of taken slots.
+    taken: usize,
 }
 
-impl Counts {
-    /// Divides half of the slots among these tenants. An only tenant needs none.
-    fn new(tenants: impl IntoIterator<Item = Arc<str>>, sessions_max: usize) -> Self {
-        let named: HashSet<_> = tenants.into_iter().collect();
-        let tenant_min = if named.len() > 1 { sessions_max / 2 / named.len() } else { 0 };
-        let kept_free = tenant_min * named.len();
-        Self { sessions: 0, by_tenant: HashMap::new(), tenant_min, named, kept_free }
+impl Slots {
+    /// Divides half of the slots among these tenants. A tenant that may have fewer sessions than its
+    /// part has a smaller part.
+    fn new(sessions_max: usize, tenants: impl ExactSizeIterator<Item = (Arc<str>, usize)>) -> Self {
+        let count = tenants.len();
+        let shares = tenants.map(|(tenant, most)| {
+            let ShareLimits { min, .. } =
+                ShareLimits::of_one(sessions_max, count, usize::MAX, Some(most));
+            // Restored sessions may exceed the tenant's maximum.
+            (tenant, ShareLimits { min, max: sessions_max })
+        });
+        let budget = Budget::new(sessions_max, shares, || {});
+        Self { budget, unnamed: HashMap::new(), taken: 0 }
     }
 
-    fn of(&self, tenant: &str) -> usize {
-        self.by_tenant.get(tenant).copied().unwrap_or(0)
+    fn share(&mut self, tenant: &Arc<str>) -> Share {
+        let budget = &self.budget;
+        budget.named(tenant).cloned().unwrap_or_else(|| {
+            let new = || budget.share(tenant);
+            self.unnamed.entry(Arc::clone(tenant)).or_insert_with(new).clone()
+        })
     }
 
-    /// Whether one of the tenant's own slots is the next that it takes or gives back, when it has
-    /// `held`.
-    fn is_own(&self, tenant: &str, held: usize) -> bool {
-        held < self.tenant_min && self.named.contains(tenant)
-    }
-
-    fn add(&mut self, tenant: &Arc<str>) {
-        self.kept_free -= usize::from(self.is_own(tenant, self.of(tenant)));
-        self.sessions += 1;
-        *self.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
-    }
-
-    fn remove(&mut self, tenant: &str) {
-        self.sessions -= 1;
-        if let Some(held) = self.by_tenant.get_mut(tenant) {
-            *held -= 1;
-            if *held == 0 {
-                self.by_tenant.remove(tenant);
-            }
+    /// Takes a slot if the tenant has fewer than `tenant_max`.
+    fn take(&mut self, tenant: &Arc<str>, tenant_max: usize) -> Result<Held, Exhausted> {
+        let share = self.share(tenant);
+        let taken = if share.used() < tenant_max { share.take(1) } else { Err(Exhausted) };
+        if taken.is_ok() {
+            self.taken += 1;
         }
-        self.kept_free += usize::from(self.is_own(tenant, self.of(tenant)));
+        self.forget_unused(&share);
+        taken
+    }
+
+    fn give_back(&mut self, slot: Held) {
+        let share = slot.share().clone();
+        drop(slot);
+        self.taken -= 1;
+        self.forget_unused(&share);
+    }
+
+    fn forget_unused(&mut self, share: &Share) {
+        if share.used() == 0 {
+            self.unnamed.remove(share.tenant());
+        }
     }
 }
 
 impl Registry {
-    /// Creates an empty registry that keeps `load` up to date. Half of the slots is divided among
-    /// these tenants.
+    /// Creates an empty registry that keeps `load` up to date. Half of the `sessions_max` slots is
+    /// divided among these tenants, each with the most sessions that it may have.
     pub(crate) fn new(
         load: Load,
-        tenants: impl IntoIterator<Item = Arc<str>>,
         sessions_max: usize,
+        tenants: impl ExactSizeIterator<Item = (Arc<str>, usize)>,
     ) -> Self {
         Self {
             load,
             intake: watch::Sender::new(Intake::Open),
             hasher: RandomState::new(),
             shards: Default::default(),
-            counts: Mutex::new(Counts::new(tenants, sessions_max)),
+            slots: Mutex::new(Slots::new(sessions_max, tenants)),
             unconfirmed: Unconfirmed::default(),
             empty: Notify::new(),
             gone: Notify::new(),
@@ -158,14 +168,13 @@ impl Registry {
     pub(crate) fn take_slot(
         self: &Arc<Self>,
         tenant: &Tenant,
-        sessions_max: usize,
-        share: &Share,
+        bytes: &Share,
     ) -> Result<Slot, Refusal> {
-        if share.is_exceeded() {
+        if bytes.is_exceeded() {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
         }
-        self.take_slot_within(&tenant.name, sessions_max, tenant.sessions_max)
+        self.take_slot_within(&tenant.name, tenant.sessions_max)
     }
 
     /// Takes a slot for a restored session, if the node has a free one. The tenant's bound is not
@@ -173,37 +182,27 @@ impl Registry {
     pub(crate) fn take_slot_for_restored(
         self: &Arc<Self>,
         tenant: &Arc<str>,
-        sessions_max: usize,
     ) -> Result<Slot, Refusal> {
-        self.take_slot_within(tenant, sessions_max, usize::MAX)
+        self.take_slot_within(tenant, usize::MAX)
     }
 
     fn take_slot_within(
         self: &Arc<Self>,
         tenant: &Arc<str>,
-        sessions_max: usize,
-        tenants_max: usize,
+        tenant_max: usize,
     ) -> Result<Slot, Refusal> {
-        let mut counts = lock(&self.counts);
+        let mut slots = lock(&self.slots);
         if *self.intake.borrow() >= Intake::Refusing {
             return Err(Refusal::Stopping);
         }
-        let held = counts.of(tenant);
-        // Slots that are kept for other tenants are taken.
-        let kept_for_others = counts.kept_free.saturating_sub(if counts.named.contains(tenant) {
-            counts.tenant_min.saturating_sub(held)
-        } else {
-            0
-        });
-        if counts.sessions + kept_for_others >= sessions_max || held >= tenants_max {
+        let Ok(held) = slots.take(tenant, tenant_max) else {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
-        }
-        counts.add(tenant);
-        self.load.set(counts.sessions as u64);
-        drop(counts);
+        };
+        self.load.set(slots.taken as u64);
+        drop(slots);
         metrics::SESSIONS.inc();
-        Ok(Slot { registry: Arc::clone(self), tenant: Arc::clone(tenant), is_passed_on: false })
+        Ok(Slot { registry: Arc::clone(self), held: Some(held) })
     }
 
     /// Registers a session in its slot; `None` if its id is registered already.
@@ -215,18 +214,27 @@ impl Registry {
         if !self.shard(&handle.session).insert(ById(Arc::clone(handle))) {
             return None;
         }
-        slot.is_passed_on = true;
-        Some(Registration { registry: Arc::clone(&slot.registry), handle: Arc::clone(handle) })
+        let registration = Registration {
+            registry: Arc::clone(&slot.registry),
+            handle: Arc::clone(handle),
+            slot: slot.held.take(),
+        };
+        Some(registration)
     }
 
     /// Adds a new session to those whose clients have not completed the handshake. At the bound the
-    /// tenant's oldest such session ends.
-    pub(crate) fn add_unconfirmed(&self, handle: &Arc<SessionHandle>, most: usize) {
-        if let Some(oldest) = self.unconfirmed.add(handle, most) {
-            if oldest.evict() {
+    /// oldest one of the tenant's busiest client ends.
+    pub(crate) fn add_unconfirmed(
+        &self,
+        handle: &Arc<SessionHandle>,
+        client: Option<IpAddr>,
+        most: usize,
+    ) {
+        if let Some(evicted) = self.unconfirmed.add(handle, client, most) {
+            if evicted.handle().evict() {
                 metrics::UNCONFIRMED_EVICTED.inc();
             } else {
-                self.unconfirmed.put_back(oldest);
+                self.unconfirmed.put_back(evicted);
             }
         }
     }
@@ -250,7 +258,7 @@ impl Registry {
 
     /// The number of sessions here, including those that are leaving.
     pub(crate) fn sessions(&self) -> usize {
-        lock(&self.counts).sessions
+        lock(&self.slots).taken
     }
 
     /// Whether this node hands over or ends its sessions.
@@ -274,13 +282,13 @@ impl Registry {
 
     /// Stops giving slots, until [`Registry::reopen`].
     pub(crate) fn refuse(&self) {
-        let _counts = lock(&self.counts);
+        let _slots = lock(&self.slots);
         self.advance_intake(Intake::Refusing);
     }
 
     /// Accepts sessions again, unless the registry is closed. Returns whether it accepts them.
     pub(crate) fn reopen(&self) -> bool {
-        let _counts = lock(&self.counts);
+        let _slots = lock(&self.slots);
         self.intake.send_if_modified(|intake| {
             let reopens = matches!(intake, Intake::Draining | Intake::Refusing);
             if reopens {
@@ -294,7 +302,7 @@ impl Registry {
     /// Stops giving slots, for good.
     pub(crate) fn close(&self) {
         // Under this lock, so that no slot is given after this returns.
-        let _counts = lock(&self.counts);
+        let _slots = lock(&self.slots);
         self.advance_intake(Intake::Closed);
     }
 
@@ -324,12 +332,12 @@ impl Registry {
     }
 
     /// Gives a slot back.
-    fn vacate(&self, tenant: &str) {
-        let mut counts = lock(&self.counts);
-        counts.remove(tenant);
-        self.load.set(counts.sessions as u64);
-        let empty = counts.sessions == 0;
-        drop(counts);
+    fn vacate(&self, slot: Held) {
+        let mut slots = lock(&self.slots);
+        slots.give_back(slot);
+        self.load.set(slots.taken as u64);
+        let empty = slots.taken == 0;
+        drop(slots);
         metrics::SESSIONS.dec();
         if empty {
             self.empty.notify_waiters();
@@ -346,6 +354,8 @@ impl Registry {
 pub(crate) struct Registration {
     registry: Arc<Registry>,
     handle: Arc<SessionHandle>,
+    /// `None` only while it is dropped.
+    slot: Option<Held>,
 }
 
 impl Registration {
@@ -367,22 +377,23 @@ impl Drop for Registration {
         drop(shard);
         drop(handle);
         self.registry.gone.notify_waiters();
-        self.registry.vacate(self.handle.tenant());
+        if let Some(slot) = self.slot.take() {
+            self.registry.vacate(slot);
+        }
     }
 }
 
 /// One of the sessions that a tenant may have at this node. Dropping it gives it back.
 pub(crate) struct Slot {
     registry: Arc<Registry>,
-    tenant: Arc<str>,
-    /// Whether the registration gives the slot back.
-    is_passed_on: bool,
+    /// `None` once a registration has it.
+    held: Option<Held>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.is_passed_on {
-            self.registry.vacate(&self.tenant);
+        if let Some(held) = self.held.take() {
+            self.registry.vacate(held);
         }
     }
 }
@@ -390,4 +401,53 @@ impl Drop for Slot {
 /// No code panics under these locks, so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(tenants: [(&str, usize); 2]) -> Slots {
+        Slots::new(100, tenants.map(|(name, most)| (name.into(), most)).into_iter())
+    }
+
+    fn taken_by(slots: &mut Slots, tenant: &str, tenant_max: usize) -> Vec<Held> {
+        let tenant = tenant.into();
+        std::iter::from_fn(|| slots.take(&tenant, tenant_max).ok()).collect()
+    }
+
+    #[test]
+    fn a_quarter_of_the_slots_is_kept_for_each_of_two_tenants() {
+        let mut slots = slots([("one", 1_000), ("other", 1_000)]);
+        assert_eq!(taken_by(&mut slots, "one", 1_000).len(), 75);
+    }
+
+    #[test]
+    fn no_more_slots_are_kept_for_a_tenant_than_it_may_have_sessions() {
+        let mut slots = slots([("large", 1_000), ("small", 5)]);
+        let large = taken_by(&mut slots, "large", 1_000);
+        assert_eq!(large.len(), 95);
+        assert_eq!(taken_by(&mut slots, "small", 5).len(), 5);
+    }
+
+    #[test]
+    fn a_restored_session_may_exceed_the_maximum_of_its_tenant() {
+        let mut slots = slots([("one", 2), ("other", 2)]);
+        let mut taken = taken_by(&mut slots, "one", 2);
+        assert_eq!(taken.len(), 2);
+        taken.extend(slots.take(&"one".into(), usize::MAX));
+        assert_eq!(taken.len(), 3);
+        taken.into_iter().for_each(|slot| slots.give_back(slot));
+        assert_eq!((slots.taken, slots.budget.used()), (0, 0));
+    }
+
+    #[test]
+    fn a_tenant_without_settings_is_counted_while_it_has_slots() {
+        let mut slots = slots([("one", 40), ("other", 40)]);
+        let taken = taken_by(&mut slots, "elsewhere", 3);
+        assert_eq!((taken.len(), slots.unnamed.len()), (3, 1));
+        taken.into_iter().for_each(|slot| slots.give_back(slot));
+        assert_eq!((slots.taken, slots.unnamed.len()), (0, 0));
+        assert_eq!(taken_by(&mut slots, "elsewhere", 1_000).len(), 50, "the rest is kept");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! The steps go from what costs clients least to what costs them most: unread reply queues are
 //! cut, the fullest first, and their clients resume; events that were delivered are dropped; idle
-//! sessions leave memory. Pending requests, and final responses that a client may still need, are
+//! sessions leave memory, unless the store keeps its records in this process. Pending requests, and final responses that a client may still need, are
 //! never released. If the steps are not sufficient, new work of the tenant is refused until its
 //! sessions keep less (`Registry::take_slot`, and the sessions themselves).
 
@@ -18,13 +18,15 @@ use crate::session::Relief;
 use crate::session_bytes::SessionBytes;
 
 /// The steps, in order.
-const STEPS: [Relief; 5] = [
+const STEPS: [Relief; 4] = [
     Relief::CutQueues { from: 1 << 20 },
     Relief::CutQueues { from: 64 << 10 },
     Relief::CutQueues { from: budget::GRANULE_BYTES },
     Relief::Verdict(BudgetVerdict::Trim),
-    Relief::Verdict(BudgetVerdict::Sleep),
 ];
+
+/// The last step, if sessions may leave memory.
+const SLEEP: Relief = Relief::Verdict(BudgetVerdict::Sleep);
 
 /// How long sessions have to perform a step before the next one is judged.
 const STEP_TIME: Duration = Duration::from_millis(20);
@@ -45,8 +47,9 @@ fn is_relieved(share: &Share) -> bool {
     !share.is_exceeded() && share.used() <= share.max() - share.max() / 8
 }
 
-/// Performs relief each time a share is exceeded, for as long as the node exists.
-pub(crate) async fn relieve_tenants(bytes: SessionBytes, node: Weak<Node>) {
+/// Performs relief each time a share is exceeded, for as long as the node exists. `may_sleep` says
+/// whether sessions may leave memory.
+pub(crate) async fn relieve_tenants(bytes: SessionBytes, node: Weak<Node>, may_sleep: bool) {
     loop {
         bytes.exceeded().await;
         let mut pause = ROUND_TIME_MIN;
@@ -57,7 +60,7 @@ pub(crate) async fn relieve_tenants(bytes: SessionBytes, node: Weak<Node>) {
             }
             for share in exceeded {
                 let Some(node) = node.upgrade() else { return };
-                if !relieve(&node, &share).await && pause == ROUND_TIME_MIN {
+                if !relieve(&node, &share, may_sleep).await && pause == ROUND_TIME_MIN {
                     warn_of(&share);
                 }
             }
@@ -77,9 +80,9 @@ pub(crate) async fn show_session_bytes(bytes: SessionBytes, node: Weak<Node>) {
 
 /// Asks the sessions of a tenant to release bytes, step by step. Returns whether they keep as many
 /// as they may.
-async fn relieve(node: &Arc<Node>, share: &Share) -> bool {
+async fn relieve(node: &Arc<Node>, share: &Share, may_sleep: bool) -> bool {
     metrics::RELIEFS.inc();
-    for step in STEPS {
+    for step in STEPS.into_iter().chain(may_sleep.then_some(SLEEP)) {
         node.registry.for_each(|session| {
             if session.tenant() == share.tenant() {
                 session.relieve(step);

@@ -24,4 +24,4 @@ pub(crate) use self::handle::{HandleState, SessionHandle, StopRequest};
 pub(crate) use self::local_reply::LocalReply;
 use self::message::SessionMessage;
 pub(crate) use self::relief::Relief;
-pub(crate) use self::start::{ClaimedSession, NewSession, create_session, restore_session};
+pub(crate) use self::start::{ClaimedSession, NewSession, Opener, create_session, restore_session};

@@ -79,6 +79,11 @@ impl Settings {
         }
     }
 
+    /// The same settings, under which no session leaves memory.
+    pub(crate) fn without_sleep(self) -> Self {
+        Self { session: Limits { sleep_after_secs: 0, ..self.session }, ..self }
+    }
+
     /// The bounds of each session, including the wait that sessions and the node share.
     pub(crate) fn limits(&self) -> Limits {
         Limits { hold_ms: self.hold_ms, ..self.session.clone() }

@@ -137,6 +137,27 @@ async fn at_the_bound_of_unfinished_handshakes_the_oldest_session_ends() {
 }
 
 #[actix_rt::test]
+async fn a_flood_of_one_address_ends_unfinished_handshakes_of_that_address_only() {
+    let settings = Settings { unconfirmed_max: 3, ..Settings::default() };
+    let world = World::with(settings, Script::default());
+    let opened_by = async |client: [u8; 4]| {
+        let handle = world.handle.of_client(Some(client.into()));
+        let opened = handle.connect(&world.tenant, &world.principal).await.unwrap();
+        (world.caller(&opened.session), opened.replies)
+    };
+    let (slow, _replies) = opened_by([198, 51, 100, 1]).await;
+    let mut flood = Vec::new();
+    for _ in 0..10 {
+        flood.push(opened_by([203, 0, 113, 9]).await);
+    }
+    crate::support::wait_until(|| world.handle.sessions() == 3).await;
+    let gone = refusal(world.handle.delete(&flood[0].0)).await;
+    assert_eq!(gone, Refusal::UnknownSession);
+    let slow = receive_all(world.handle.delete(&slow)).await;
+    assert!(matches!(slow[..], [ReplyEvent::Answer(Answer::Ended)]), "{slow:?}");
+}
+
+#[actix_rt::test]
 async fn a_flood_of_one_tenant_leaves_another_its_part_of_the_sessions() {
     let settings = Settings { sessions_max: 8, ..Settings::default() };
     let mut world = World::of_tenants(settings, &["acme", "quiet"]);

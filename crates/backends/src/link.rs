@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use budget::Share;
 use protocol::{Message, RequestId, SessionId};
 
 pub(crate) use self::pair::EventReceiver;
@@ -76,6 +77,12 @@ impl Link {
     pub fn pair(limits: LinkLimits) -> (Self, ServerEnd) {
         let (sender, receiver, end) = pair::pair(limits);
         (Self { sender: LinkSender(sender), events: LinkEvents(Source::Queue(receiver)) }, end)
+    }
+
+    /// Charges the bytes of queued messages, in both directions, to a share of the session's tenant.
+    /// The share refuses no message: its owner makes the tenant release bytes when it is exceeded.
+    pub fn charge_to(&self, share: &Share) {
+        self.sender.0.charge_to(share);
     }
 
     /// Creates a link whose server runs while the session polls it. `engine` creates the server

@@ -88,8 +88,13 @@ impl Budget {
     /// The share of a tenant. A tenant that was not named at the start gets a new share without a
     /// minimum, which counts in the total only.
     pub fn share(&self, tenant: &str) -> Share {
-        let named = self.0.by_tenant.get(tenant).cloned();
-        named.unwrap_or_else(|| Share::new(tenant.into(), 0, self.0.total.max, &self.0.total))
+        let new = || Share::new(tenant.into(), 0, self.0.total.max, &self.0.total);
+        self.named(tenant).cloned().unwrap_or_else(new)
+    }
+
+    /// The share of a tenant that was named at the start.
+    pub fn named(&self, tenant: &str) -> Option<&Share> {
+        self.0.by_tenant.get(tenant)
     }
 
     /// The shares of the tenants that were named at the start, in no order.

@@ -35,6 +35,13 @@ pub(crate) enum Unknown {
     NotForwarded,
 }
 
+impl AddressKey {
+    /// The address, or the first one of the network.
+    pub(crate) fn address(self) -> IpAddr {
+        self.0
+    }
+}
+
 impl TrustedProxies {
     /// The proxies that the settings name.
     pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {

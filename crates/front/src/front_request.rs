@@ -10,6 +10,7 @@ use bytes::Bytes;
 use protocol::SessionId;
 use tenants::{Principal, Tenant};
 
+use crate::client_address::AddressKey;
 use crate::collecting::{Bound, Collecting};
 use crate::drain::Drain;
 use crate::heads::Heads;
@@ -102,9 +103,10 @@ impl Service {
         })
     }
 
-    /// Checks that the address of the request's client may create a session now.
-    pub(crate) fn check_rate(&self, request: &FrontRequest<'_>) -> Result<(), Refused> {
-        self.rate.take(request)
+    /// The handle with which the request's client creates a session, if its address may do so now.
+    pub(crate) fn creating_handle(&self, request: &FrontRequest<'_>) -> Result<Handle, Refused> {
+        let client = self.rate.take(request)?;
+        Ok(self.handle.of_client(client.map(AddressKey::address)))
     }
 
     /// The limit of a body. Only `initialize` is accepted without a session, so that limit is lower.

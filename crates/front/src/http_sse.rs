@@ -27,9 +27,8 @@ pub(crate) async fn open(
     if !request.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
-    service.check_rate(request)?;
-    let Opened { session, replies } =
-        service.handle.connect(request.tenant, &request.principal).await?;
+    let handle = service.creating_handle(request)?;
+    let Opened { session, replies } = handle.connect(request.tenant, &request.principal).await?;
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
     // escaping.
     let (base, tenant) = (&service.public_path, &request.tenant.name);

@@ -50,25 +50,28 @@ impl SessionRate {
         })
     }
 
-    /// Takes the token for one session from the bucket of the request's client.
-    pub(crate) fn take(&self, request: &FrontRequest<'_>) -> Result<(), Refused> {
-        let (Some(buckets), Some(peer)) = (&self.buckets, request.peer) else { return Ok(()) };
+    /// Takes the token for one session from the bucket of the request's client. Returns the address
+    /// of the client, if it is known.
+    pub(crate) fn take(&self, request: &FrontRequest<'_>) -> Result<Option<AddressKey>, Refused> {
+        let Some(peer) = request.peer else { return Ok(None) };
         let forwarded = request.headers.get_all(FORWARDED_FOR).map(HeaderValue::as_bytes);
-        match self.proxies.client(peer, forwarded) {
-            Ok(address) => {
+        match (self.proxies.client(peer, forwarded), &self.buckets) {
+            (Ok(address), Some(buckets)) => {
                 // A bucket is one number, so it is right in any case.
                 let mut buckets = buckets.lock().unwrap_or_else(PoisonError::into_inner);
-                buckets.take(address, Instant::now()).map_err(|wait| {
+                let taken = buckets.take(address, Instant::now()).map_err(|wait| {
                     SESSIONS_THROTTLED.inc();
                     Refused::too_many_sessions_of_address(wait)
-                })
+                });
+                taken.map(|()| Some(address))
             }
-            Err(unknown) => {
+            (Err(unknown), Some(_)) => {
                 if self.warns.swap(false, Ordering::Relaxed) {
                     warn_of(unknown);
                 }
-                Ok(())
+                Ok(None)
             }
+            (address, None) => Ok(address.ok()),
         }
     }
 }

@@ -86,9 +86,9 @@ async fn post_initialize(
         }
         other => return Err(Refused::no_session().of(only_id(&other))),
     };
-    service.check_rate(request).map_err(|refused| refused.of(Some(initialize.id.clone())))?;
-    let Opened { session, replies } = service
-        .handle
+    let handle = service.creating_handle(request);
+    let handle = handle.map_err(|refused| refused.of(Some(initialize.id.clone())))?;
+    let Opened { session, replies } = handle
         .initialize(request.tenant, &request.principal, initialize, mirrored(request))
         .await?;
     Ok(await_response(service, replies, Some(&session)).await?)

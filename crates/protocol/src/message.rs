@@ -24,6 +24,18 @@ pub enum Body {
     Batch(Vec<Result<Message, Rejection>>),
 }
 
+impl Body {
+    /// The length of the messages.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::One(message) => message.raw().len(),
+            Self::Batch(members) => {
+                members.iter().flatten().map(|message| message.raw().len()).sum()
+            }
+        }
+    }
+}
+
 /// One JSON-RPC message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {

@@ -3,6 +3,7 @@
 //! The parts start in an order in which the node accepts no client before it can answer, and
 //! stop in an order in which no response is cut off.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +39,14 @@ impl Plan {
             cares: tenants.map(|(name, tenant)| (name.as_str().into(), tenant.care)).collect(),
             membership,
             session_bytes: self.session_bytes.clone(),
+            store_is_in_process: !self.store_is_shared,
+            tenant_sessions_max: self.tenant_sessions_max(),
         })
+    }
+
+    fn tenant_sessions_max(&self) -> HashMap<Arc<str>, usize> {
+        let tenants = self.tenants.by_name().into_iter();
+        tenants.map(|tenant| (Arc::clone(&tenant.name), tenant.sessions_max)).collect()
     }
 
     /// `settings.front`, with no more connections than the limit of descriptors allows.

@@ -51,6 +51,9 @@ pub(crate) struct Plan {
     /// The budget of the bytes that sessions keep.
     pub(crate) session_bytes: SessionBytes,
     pub(crate) store: Arc<dyn Store>,
+    /// Whether other nodes can reach the records of the store. Otherwise they are in the memory of
+    /// this process.
+    pub(crate) store_is_shared: bool,
 }
 
 impl Plan {
@@ -119,6 +122,7 @@ impl Plan {
             warnings,
             session_bytes: budgets.session_bytes,
             store,
+            store_is_shared: shared,
         })
     }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use budget::{Share, in_granules};
+use budget::{Held, Share, in_granules};
 use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
 use crate::{ReplyEvent, metrics};
@@ -28,6 +28,9 @@ pub(crate) struct Sink {
     pub(crate) id: SinkId,
     queue: Arc<ReplyQueue>,
     taken: bool,
+    /// The bytes of the request, until the session takes the sink. Most requests have none that
+    /// count.
+    request_bytes: Option<Box<Held>>,
 }
 
 /// The result of a write.
@@ -46,7 +49,7 @@ impl Sink {
         let queue =
             Arc::new(ReplyQueue { bounds, state: Mutex::new(State { open, ..State::default() }) });
         metrics::SINKS_OPEN.inc();
-        (Self { id, queue: Arc::clone(&queue), taken: false }, queue)
+        (Self { id, queue: Arc::clone(&queue), taken: false, request_bytes: None }, queue)
     }
 
     /// Marks the sink as taken by the session, which may start the request now. If the sink is
@@ -54,6 +57,18 @@ impl Sink {
     /// that was not started.
     pub(crate) fn take(&mut self) {
         self.taken = true;
+        self.request_bytes = None;
+    }
+
+    /// Charges the bytes of the request to a share until the session takes the sink. The session
+    /// then counts what it keeps of them.
+    pub(crate) fn charge_request(&mut self, bytes: usize, share: &Share) {
+        let bytes = in_granules(bytes);
+        if bytes > 0 {
+            let mut held = Held::nothing(share);
+            held.set(bytes);
+            self.request_bytes = Some(Box::new(held));
+        }
     }
 
     /// Sends the whole answer.

@@ -23,7 +23,7 @@ use super::{Format, legacy, reply_codec};
 use crate::ReplyEvent;
 use crate::held::until_sessions_can_be_created;
 use crate::node::Node;
-use crate::session::{LocalReply, NewSession, create_session};
+use crate::session::{LocalReply, NewSession, Opener, create_session};
 
 /// The tenant and principal that open a session, and their `initialize`.
 #[derive(Debug)]
@@ -94,7 +94,9 @@ impl Opening {
                     None => (NewSession::Connected { recorded }, Some(is_recorded)),
                 };
                 let (context, registry) = (&creating.context, &creating.registry);
-                let created = create_session(context, registry, &tenant, &principal, new_session);
+                // The address of a peer's client is not known here.
+                let opener = Opener { tenant: &tenant, principal: &principal, client: None };
+                let created = create_session(context, registry, opener, new_session);
                 let _ = sender.send(created.map(|created| (created, is_recorded)));
             });
             let (created, is_recorded) = created.await.unwrap_or(Err(Refusal::Unavailable))?;

@@ -119,7 +119,11 @@ impl SessionActor {
             self.backend = self.context.backends.of(self.handle.tenant());
         }
         match &self.backend {
-            Some(backend) => self.link = LinkState::Up(backend.open(&self.handle.session)),
+            Some(backend) => {
+                let link = backend.open(&self.handle.session);
+                link.charge_to(&self.handle.share);
+                self.link = LinkState::Up(link);
+            }
             None => {
                 let reason = "the tenant has no server; configure a backend for it".to_owned();
                 self.following.push(Event::LinkDown { reason });

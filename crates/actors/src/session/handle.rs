@@ -109,8 +109,11 @@ impl SessionHandle {
         bounds: Bounds,
         event: impl FnOnce(SinkId) -> Event,
     ) -> Result<Arc<ReplyQueue>, Refusal> {
-        let (sink, queue) = self.new_sink(bounds, false);
+        let (mut sink, queue) = self.new_sink(bounds, false);
         let event = event(sink.id);
+        if let Event::Posted { body, .. } = &event {
+            sink.charge_request(body.bytes(), &self.share);
+        }
         match self.mailbox.try_send(SessionMessage::Event { event, sink: Some(sink) }) {
             Ok(()) => Ok(queue),
             Err(SendError::Full(_)) => Err(Refusal::Busy),

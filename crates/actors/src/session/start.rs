@@ -1,5 +1,6 @@
 //! Starts a session on this node: a new one, or one that the node has claimed.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
@@ -29,19 +30,28 @@ pub(crate) enum NewSession {
     },
 }
 
+/// The client that opens a session.
+#[derive(Clone, Copy)]
+pub(crate) struct Opener<'a> {
+    pub(crate) tenant: &'a Arc<Tenant>,
+    pub(crate) principal: &'a Principal,
+    /// The address that counts as one client, if it is known.
+    pub(crate) client: Option<IpAddr>,
+}
+
 /// Creates a session on this thread. Never waits. If it cannot be created, its connection receives
 /// the refusal, and no state is left.
 pub(crate) fn create_session(
     node: &Arc<NodeContext>,
     registry: &Arc<Registry>,
-    tenant: &Arc<Tenant>,
-    principal: &Principal,
+    opener: Opener<'_>,
     new_session: NewSession,
 ) -> Result<(SessionId, LocalReply), Refusal> {
+    let Opener { tenant, principal, client } = opener;
     // Read first: if the lease is lost before the session is recorded, the generation differs.
     let lease_generation = node.cluster.lease_generation();
     let share = node.session_bytes.share(&tenant.name);
-    let slot = registry.take_slot(tenant, node.settings.sessions_max, &share)?;
+    let slot = registry.take_slot(tenant, &share)?;
     let random = Random::new()?;
     let session = random.session_id(node.tag()).ok_or(Refusal::Unavailable)?;
     let owner = Owner { token: Token::first(random.token), node: node.cluster.incarnation() };
@@ -78,7 +88,7 @@ pub(crate) fn create_session(
         recorded,
     };
     let registration = registry.register(&handle, slot).ok_or(Refusal::Unavailable)?;
-    registry.add_unconfirmed(&handle, node.settings.unconfirmed_max);
+    registry.add_unconfirmed(&handle, client, node.settings.unconfirmed_max);
     let now = clock::now();
     let actor = SessionActor::new(ActorParts {
         context: Arc::clone(node),

@@ -156,8 +156,7 @@ async fn release(node: &Node, session: &SessionId, token: Token) -> Result<(), s
 }
 
 fn take_slot(node: &Node, record: &Record) -> Result<Slot, Refusal> {
-    let sessions_max = node.context.settings.sessions_max;
-    let slot = node.registry.take_slot_for_restored(&record.tenant, sessions_max);
+    let slot = node.registry.take_slot_for_restored(&record.tenant);
     // A client with a session is not refused for lack of a slot: another node is requested to claim
     // the session, and the request is held meanwhile.
     slot.inspect_err(|_| metrics::count_failed_takeover(Failure::NoRoom))

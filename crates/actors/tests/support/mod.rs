@@ -266,6 +266,7 @@ impl World {
     ) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::clone(&script)));
         let backends = Backends::new([("acme".into(), backend)]);
+        let tenant_sessions_max = cares.keys().map(|name| (Arc::clone(name), usize::MAX)).collect();
         let handle = Handle::new(NodeParts {
             settings,
             store: Arc::clone(&store),
@@ -273,6 +274,8 @@ impl World {
             cares,
             membership,
             session_bytes: session_bytes.clone(),
+            store_is_in_process: false,
+            tenant_sessions_max,
         });
         Self {
             handle,

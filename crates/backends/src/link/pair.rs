@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use budget::{Share, in_granules};
 use protocol::Message;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -70,6 +71,8 @@ impl LazyNotify {
 struct Queue<T> {
     waiting: VecDeque<T>,
     bytes: usize,
+    /// The share that the bytes are charged to, if any.
+    share: Option<Share>,
     reader: Option<Waker>,
     state: QueueState,
 }
@@ -88,7 +91,34 @@ enum QueueState {
 impl<T> Default for Queue<T> {
     fn default() -> Self {
         let waiting = VecDeque::new();
-        Self { waiting, bytes: 0, reader: None, state: QueueState::Open }
+        Self { waiting, bytes: 0, share: None, reader: None, state: QueueState::Open }
+    }
+}
+
+impl<T> Queue<T> {
+    /// Charges the queued bytes, and those that are queued later, to a share.
+    fn charge_to(&mut self, share: &Share) {
+        let bytes = self.bytes;
+        self.set_bytes(0);
+        self.share = Some(share.clone());
+        self.set_bytes(bytes);
+    }
+
+    fn set_bytes(&mut self, bytes: usize) {
+        let before = in_granules(std::mem::replace(&mut self.bytes, bytes));
+        let after = in_granules(bytes);
+        if before != after
+            && let Some(share) = &self.share
+        {
+            share.charge(after.saturating_sub(before));
+            share.release(before.saturating_sub(after));
+        }
+    }
+}
+
+impl<T> Drop for Queue<T> {
+    fn drop(&mut self) {
+        self.set_bytes(0);
     }
 }
 
@@ -102,14 +132,14 @@ impl<T: QueueWeight> Queue<T> {
     /// Appends an item. The caller wakes the returned waker after it has released the lock.
     #[must_use]
     fn push(&mut self, item: T) -> Option<Waker> {
-        self.bytes += item.weight();
+        self.set_bytes(self.bytes + item.weight());
         self.waiting.push_back(item);
         self.reader.take()
     }
 
     fn pop(&mut self) -> Option<T> {
         let item = self.waiting.pop_front()?;
-        self.bytes -= item.weight();
+        self.set_bytes(self.bytes - item.weight());
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new();
         }
@@ -128,7 +158,7 @@ impl<T: QueueWeight> Queue<T> {
     #[must_use]
     fn leave_unread(&mut self) -> VecDeque<T> {
         self.state = QueueState::Unread;
-        self.bytes = 0;
+        self.set_bytes(0);
         std::mem::take(&mut self.waiting)
     }
 
@@ -188,6 +218,13 @@ impl SessionSender {
         drop(queue);
         reader.inspect(Waker::wake_by_ref);
         Ok(())
+    }
+}
+
+impl SessionSender {
+    pub(super) fn charge_to(&self, share: &Share) {
+        lock(&self.0.to_server).charge_to(share);
+        lock(&self.0.to_session).charge_to(share);
     }
 }
 

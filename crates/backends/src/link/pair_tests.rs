@@ -144,3 +144,26 @@ fn a_burst_leaves_no_memory_behind() {
     while queue.pop().is_some() {}
     assert_eq!((queue.waiting.capacity(), queue.bytes), (0, 0));
 }
+
+#[test]
+fn queued_bytes_are_charged_to_the_share_until_they_are_read_or_dropped() {
+    let share = budget::Budget::unlimited().share("acme");
+    let (mut link, mut end) = Link::pair(LinkLimits::default());
+    let mut context = Context::from_waker(Waker::noop());
+    end.sender().try_send(message_event(3 * budget::GRANULE_BYTES)).unwrap();
+    link.charge_to(&share);
+    assert_eq!(share.used(), 3 * budget::GRANULE_BYTES, "also what was queued before");
+    link.sender.send(message(budget::GRANULE_BYTES)).unwrap();
+    link.sender.send(message(10)).unwrap();
+    assert_eq!(share.used(), 4 * budget::GRANULE_BYTES, "whole granules");
+    assert!(link.events.poll_next(&mut context).is_ready());
+    assert_eq!(share.used(), budget::GRANULE_BYTES);
+    assert!(end.poll_receive(&mut context).is_ready());
+    assert_eq!(share.used(), 0);
+    link.sender.send(message(budget::GRANULE_BYTES)).unwrap();
+    end.sender().try_send(message_event(budget::GRANULE_BYTES)).unwrap();
+    drop(end);
+    assert_eq!(share.used(), budget::GRANULE_BYTES, "the session may still read it");
+    drop(link);
+    assert_eq!(share.used(), 0);
+}

@@ -2,7 +2,7 @@
 //!
 //! Every operation completes its checks before it changes anything.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +13,11 @@ use crate::{
     Appended, Batch, Claimed, Error, Expected, FORMER_MAX, Owner, Record, RecordStatus, State,
     Token,
 };
+
+/// The most tombstones of a shard. At the bound the oldest one is dropped before its time to live
+/// ends: its session is then missing instead of ended, which a client cannot tell apart. This store
+/// has no failover that could bring such a session back.
+pub(super) const TOMBSTONES_MAX: usize = 4_096;
 
 /// The table is not shrunk below this capacity.
 const CAPACITY_MIN: usize = 64;
@@ -25,6 +30,8 @@ pub(super) struct Shard {
     /// leaves its entry as it is: the check finds that the session has not expired and
     /// schedules the next one.
     expiry_checks: BTreeSet<(u64, SessionId)>,
+    /// The sessions that ended, oldest first, of which some may have expired.
+    tombstones: VecDeque<SessionId>,
 }
 
 #[derive(Debug)]
@@ -179,10 +186,22 @@ impl Shard {
             Ok(entry) => {
                 let record = tombstone(entry.record.clone());
                 self.insert_session(session, record, Log::default(), expires);
+                self.bound_tombstones(session);
                 Ok(())
             }
             Err(Error::Ended) => Ok(()),
             Err(other) => Err(other),
+        }
+    }
+
+    /// Adds a tombstone to those that count, and drops the oldest one at the bound. The id of a
+    /// session is never used again, so an entry that has expired names no other session.
+    fn bound_tombstones(&mut self, ended: &SessionId) {
+        self.tombstones.push_back(ended.clone());
+        if self.tombstones.len() > TOMBSTONES_MAX
+            && let Some(oldest) = self.tombstones.pop_front()
+        {
+            self.remove_session(&oldest);
         }
     }
 

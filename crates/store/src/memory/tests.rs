@@ -116,6 +116,26 @@ async fn ended_sessions_leave_nothing_behind_but_short_lived_tombstones() {
 }
 
 #[tokio::test]
+async fn a_flood_of_sessions_that_end_leaves_a_bounded_number_of_tombstones() {
+    let bench = Bench::new();
+    let bound = super::shard::TOMBSTONES_MAX * SHARDS;
+    let flood = 0..bound + bound / 2;
+    for first in flood.clone().step_by(1_000) {
+        let numbers = first..(first + 1_000).min(flood.end);
+        abandon(&bench, numbers.clone()).await;
+        for number in numbers {
+            let (session, ttl) = (session(number), Duration::from_secs(60));
+            bench.store.end(&session, Token::first(1), ttl).await.expect("ended");
+        }
+    }
+    assert_eq!(size(&bench.store), (bound, bound));
+    let newest = session(flood.end - 1);
+    let record = bench.store.read(&newest).await.expect("read").expect("a tombstone");
+    assert_eq!(record.status, crate::RecordStatus::Ended);
+    assert!(bench.store.read(&session(0)).await.expect("read").is_none(), "the oldest is dropped");
+}
+
+#[tokio::test]
 async fn a_session_in_use_survives_every_check_and_has_one_scheduled_check() {
     let bench = Bench::new();
     abandon(&bench, 0..1).await;

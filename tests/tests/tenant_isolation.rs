@@ -1,0 +1,209 @@
+//! One tenant does its worst in each class of attack, on another core than the node. The calls of
+//! another tenant all succeed, and nearly as fast as before. The node needs no more memory than
+//! `check` prints for its settings.
+//!
+//! The node is a release build. It and the client that is measured have the first core of the
+//! machine, the attacking clients and the attacking tenant's processes have the last one. Nothing
+//! else should run: `.config/nextest.toml` starts no other test beside this one.
+
+#![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tests::cores::{self, Core};
+use tests::{Node, Setup, processes, tools};
+
+#[path = "tenant_isolation/attacks.rs"]
+mod attacks;
+#[path = "tenant_isolation/victim.rs"]
+mod victim;
+
+use attacks::{Attack, Class};
+use victim::Victim;
+
+/// How long calls are made under an attack, and how many at least.
+const TIME: Duration = Duration::from_secs(3);
+const CALLS: usize = 300;
+
+/// How long an attack lasts before calls are measured.
+const BEFORE: Duration = Duration::from_secs(1);
+
+/// The p99 that is allowed under attack if four times the quiet one is less.
+const ALLOWED_MIN: Duration = Duration::from_millis(20);
+
+/// The descriptors of the node: fewer than the attacking clients have connections.
+const DESCRIPTORS: usize = 1_000;
+
+/// A user of no program, for the processes of the attacking tenant: the system does not bound the
+/// processes of root.
+const STRANGER: u32 = 64_123;
+
+const SETTINGS: &str = "
+[node]
+session_bytes_max = 67108864
+children_max = 24
+
+[front]
+bodies_bytes_max = 33554432
+
+[sessions]
+sessions_max = 4000
+unconfirmed_max = 200
+
+[tenants.hostile]
+auth = 'open'
+[tenants.hostile.backends.main]
+kind = 'native'
+name = 'everything'
+
+[tenants.quiet]
+auth = 'open'
+[tenants.quiet.backends.main]
+kind = 'native'
+name = 'everything'
+";
+
+/// A folder with the settings of a node, and a program that runs the node on its core.
+struct Machine {
+    folder: tempfile::TempDir,
+    settings: String,
+    attackers: Core,
+}
+
+impl Machine {
+    fn new(node: Core, attackers: Core) -> Result<Self> {
+        let greedy = std::fs::read_to_string(tools::root().join("tests/servers/greedy.py"))?;
+        let steady = tools::built("everything");
+        // The folder of this test may be closed to other users, so the server's text is passed.
+        let stranger = if rustix::process::geteuid().is_root() {
+            format!("user = '{STRANGER}'\ncwd = '/'\n")
+        } else {
+            String::new()
+        };
+        let core = attackers.number();
+        let settings = format!(
+            "{SETTINGS}
+[tenants.greedy]
+auth = 'open'
+[tenants.greedy.backends.main]
+kind = 'stdio'
+command = 'taskset'
+args = ['-c', '{core}', 'python3', '-u', '-c', '''{greedy}''']
+processes_max = 64
+memory_bytes_max = 67108864
+{stranger}
+[tenants.steady]
+auth = 'open'
+[tenants.steady.backends.main]
+kind = 'stdio'
+command = '{}'
+",
+            steady.display()
+        );
+        let folder = tempfile::tempdir()?;
+        let program = tools::released("roundhouse");
+        let text = format!("#!/bin/sh\nulimit -n {DESCRIPTORS}\n{}\n", node.exec(program));
+        let machine = Self { folder, settings, attackers };
+        std::fs::write(machine.program(), text)?;
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(machine.program(), mode)?;
+        Ok(machine)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("node")
+    }
+
+    fn start(&self) -> Result<Node> {
+        Node::start(&Setup::config(&*self.settings).program(self.program()))
+    }
+
+    /// The most memory of this node, in bytes, as `check` prints it.
+    fn checked_memory(&self) -> Result<u64> {
+        let file = self.folder.path().join("roundhouse.toml");
+        std::fs::write(&file, &self.settings)?;
+        let checked = Command::new(self.program()).arg("check").arg(&file).output()?;
+        let text = String::from_utf8(checked.stdout)?;
+        let complaint = String::from_utf8_lossy(&checked.stderr);
+        let line = text.lines().find_map(|line| line.strip_prefix("memory: about "));
+        let mib = line.and_then(|line| line.split_once(" MiB"));
+        let mib = mib.with_context(|| format!("no memory in {text}{complaint}"))?.0;
+        println!("check: {mib} MiB");
+        Ok(mib.parse::<u64>()? << 20)
+    }
+
+    /// Measures the calls of the victim while these attacks run. Returns the faults.
+    async fn measure(&self, classes: &[Class], allowed: Duration) -> Result<(Node, Vec<String>)> {
+        let node = self.start()?;
+        let victim = Victim::open(&node).await?;
+        let start = |class: &Class| Attack::start(*class, &node, self.attackers);
+        let attacks: Vec<_> = classes.iter().map(start).collect();
+        tokio::time::sleep(BEFORE).await;
+        let called = victim.call(TIME, CALLS).await;
+        let opened = victim.open_more().await;
+        let mut faults = Vec::new();
+        let done: Vec<_> = attacks.into_iter().map(Attack::end).collect::<Result<_>>()?;
+        match called {
+            Ok(times) => {
+                let (p50, p99, max) =
+                    (times.percentile(50), times.percentile(99), times.percentile(100));
+                let count = times.count();
+                println!(
+                    "{classes:?}: {count} calls, p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?}, opened in \
+                     {opened:.1?}, done {done:?}"
+                );
+                if p99 > allowed {
+                    faults.push(format!("{classes:?}: p99 {p99:?}, {allowed:?} allowed"));
+                }
+            }
+            Err(error) => faults.push(format!("{classes:?}: {error:#}")),
+        }
+        if let Err(error) = opened {
+            faults.push(format!("{classes:?}: a new session: {error:#}"));
+        }
+        faults.iter().for_each(|fault| println!("FAULT {fault}"));
+        Ok((node, faults))
+    }
+}
+
+#[test]
+fn a_tenant_that_does_its_worst_slows_no_call_of_another_and_takes_no_more_than_check_says()
+-> Result<()> {
+    let Some((first, last)) = cores::two() else {
+        println!("skipped: the machine has one core, so the attackers cannot have another one");
+        return Ok(());
+    };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    ensure!(limit.current.is_none_or(|most| most > 4_000), "`ulimit -n` is below 4000");
+    let machine = Machine::new(first, last)?;
+    // Before the runtime starts, and with it threads.
+    first.enter()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(judge(&machine))
+}
+
+async fn judge(machine: &Machine) -> Result<()> {
+    let node = machine.start()?;
+    let quiet = Victim::open(&node).await?.call(TIME, CALLS).await?;
+    drop(node);
+    let (p50, p99) = (quiet.percentile(50), quiet.percentile(99));
+    println!("quiet: {} calls, p50 {p50:.1?}, p99 {p99:.1?}", quiet.count());
+    let allowed = (p99 * 4).max(ALLOWED_MIN);
+    let mut faults = Vec::new();
+    for class in Class::ALL {
+        faults.extend(machine.measure(&[class], allowed).await?.1);
+    }
+    let (node, more) = machine.measure(&Class::ALL, allowed).await?;
+    faults.extend(more);
+    let (most, checked) = (processes::resident_most(node.pid())?, machine.checked_memory()?);
+    println!("resident: {} MiB at most, {} MiB checked", most >> 20, checked >> 20);
+    if most > checked {
+        faults.push(format!("{most} bytes were resident, and `check` prints {checked}"));
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! The client of a tenant that is not attacked: its calls are counted and timed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::Node;
+use tests::mcp::Client;
+
+const NEWEST: &str = "2025-11-25";
+
+/// The pause between two calls.
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// The bytes of the argument of a large call: more than a body for which no memory is taken.
+const LARGE: usize = 60_000;
+
+/// The clients of the tenants `quiet` (a native server) and `steady` (a process).
+pub(crate) struct Victim {
+    /// Keeps its connection.
+    native: Client,
+    /// A new connection for each call, in the same session.
+    connecting: Client,
+    steady: Client,
+    urls: [String; 2],
+}
+
+/// How long calls took.
+pub(crate) struct Times(Vec<Duration>);
+
+impl Times {
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The time that `percent` of the calls did not exceed.
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
+        self.0[(self.0.len() * percent / 100).min(self.0.len() - 1)]
+    }
+}
+
+impl Victim {
+    /// Opens a session with each tenant.
+    pub(crate) async fn open(node: &Node) -> Result<Self> {
+        let urls = ["quiet", "steady"].map(|tenant| node.mcp(tenant));
+        let native = Client::open(&*urls[0], NEWEST).await?;
+        let connecting = native.twin();
+        let steady = Client::open(&*urls[1], NEWEST).await?.keeping_connections();
+        Ok(Self { native: native.keeping_connections(), connecting, steady, urls })
+    }
+
+    /// Makes calls for at least this time and at least so many. Fails if one call fails.
+    pub(crate) async fn call(&self, time: Duration, calls: usize) -> Result<Times> {
+        let began = Instant::now();
+        let mut times = Vec::new();
+        while began.elapsed() < time || times.len() < calls {
+            ensure!(began.elapsed() < time * 5, "only {} calls in {:?}", times.len(), time * 5);
+            let number = times.len();
+            let asked = Instant::now();
+            match number % 8 {
+                0 => answered(&self.native, "x".repeat(LARGE)).await.context("a large call"),
+                2 | 5 => answered(&self.connecting, String::new()).await.context("a connection"),
+                3 | 7 => answered(&self.steady, String::new()).await.context("a process"),
+                _ => answered(&self.native, String::new()).await.context("a call"),
+            }
+            .with_context(|| format!("call {number} after {:?}", asked.elapsed()))?;
+            times.push(asked.elapsed());
+            tokio::time::sleep(PAUSE).await;
+        }
+        times.sort();
+        Ok(Times(times))
+    }
+
+    /// Opens and ends a session with each tenant. Returns how long that took.
+    pub(crate) async fn open_more(&self) -> Result<Duration> {
+        let began = Instant::now();
+        for url in &self.urls {
+            let client = Client::open(&**url, NEWEST).await.with_context(|| url.clone())?;
+            answered(&client, String::new()).await?;
+            client.delete().await?;
+        }
+        Ok(began.elapsed())
+    }
+}
+
+async fn answered(client: &Client, text: String) -> Result<()> {
+    let arguments = if text.is_empty() { json!({}) } else { json!({ "text": text }) };
+    let result: Value = client.tool("test_simple_text", arguments).await?;
+    ensure!(result["content"][0]["type"] == "text", "{result}");
+    Ok(())
+}
