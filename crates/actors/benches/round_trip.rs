@@ -36,6 +36,7 @@ async fn session() -> (Handle, Caller) {
         name: "acme".into(),
         allowed_origins: Vec::new(),
         sessions_max: usize::MAX,
+        is_leaving: false,
     });
     let principal = Principal::anonymous();
     let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;

@@ -1,5 +1,6 @@
 //! The public handle of a node's sessions.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -236,6 +237,38 @@ impl Handle {
         {
             let sessions = self.sessions();
             tracing::warn!(sessions, "sessions had not ended when the node stopped");
+        }
+    }
+
+    /// Replaces the settings for all tenants' servers. A session keeps those that it began with.
+    pub fn replace_cares(&self, cares: HashMap<Arc<str>, Care>) {
+        self.node.context.replace_cares(cares);
+    }
+
+    /// Ends the sessions of a tenant on this node: each one once none of its requests is in flight, and
+    /// all of them after `grace`. Returns when none is left, at most a moment after `grace`.
+    pub async fn end_tenant(&self, tenant: &str, grace: Duration) {
+        if timeout(grace, self.tenant_gone(tenant, StopRequest::Drain)).await.is_err()
+            && timeout(END_GRACE, self.tenant_gone(tenant, StopRequest::Stop)).await.is_err()
+        {
+            tracing::warn!(tenant, "sessions of a removed tenant had not ended in time");
+        }
+    }
+
+    /// Returns when the tenant has no session on this node. Every session gets the request.
+    async fn tenant_gone(&self, tenant: &str, request: StopRequest) {
+        loop {
+            let left = Cell::new(false);
+            self.node.registry.for_each(|session| {
+                if **session.tenant() == *tenant {
+                    left.set(true);
+                    session.send_stop_request(request);
+                }
+            });
+            if !left.get() {
+                return;
+            }
+            tokio::time::sleep(STOP_AGAIN).await;
         }
     }
 

@@ -89,7 +89,8 @@ const TENANTS_SHOWN_MAX: usize = 20;
 /// Shows how the budget is used: by the tenants that use most of it, and by all others together.
 pub(crate) fn show_session_bytes(budget: &Budget) {
     SESSION_BYTES.set(budget.used() as i64);
-    let mut shares: Vec<_> = budget.shares().map(|share| (share.used(), share)).collect();
+    let mut shares: Vec<_> =
+        budget.shares().into_iter().map(|share| (share.used(), share)).collect();
     shares.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
     TENANT_SESSION_BYTES.reset();
     for (used, share) in shares.iter().take(TENANTS_SHOWN_MAX) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use backends::Backends;
 use cluster::Cluster;
@@ -30,7 +30,7 @@ pub(crate) struct NodeContext {
     /// The tombstones of sessions that ended here recently.
     pub(crate) tombstones: Arc<NodeTombstones>,
     /// The settings for each tenant's server; other tenants have the default.
-    cares: HashMap<Arc<str>, Care>,
+    cares: RwLock<HashMap<Arc<str>, Care>>,
     /// The suffix of session ids that this node creates: a hint for people, never trusted.
     tag: Box<str>,
 }
@@ -54,7 +54,7 @@ impl NodeContext {
             cluster,
             session_bytes,
             tombstones: Arc::default(),
-            cares,
+            cares: RwLock::new(cares),
         }
     }
 
@@ -71,7 +71,14 @@ impl NodeContext {
 
     /// The settings for a tenant's server.
     pub(crate) fn care(&self, tenant: &str) -> Care {
-        self.cares.get(tenant).copied().unwrap_or_default()
+        let cares = self.cares.read().unwrap_or_else(PoisonError::into_inner);
+        cares.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// Replaces the settings for all tenants' servers. A session keeps those that it began with.
+    pub(crate) fn replace_cares(&self, cares: HashMap<Arc<str>, Care>) {
+        // The table is replaced as a whole, so it is right in any case.
+        *self.cares.write().unwrap_or_else(PoisonError::into_inner) = cares;
     }
 
     /// The suffix of session ids that this node creates.

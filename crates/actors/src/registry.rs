@@ -112,7 +112,7 @@ impl Slots {
 
     fn share(&mut self, tenant: &Arc<str>) -> Share {
         let budget = &self.budget;
-        budget.named(tenant).cloned().unwrap_or_else(|| {
+        budget.named(tenant).unwrap_or_else(|| {
             let new = || budget.share(tenant);
             self.unnamed.entry(Arc::clone(tenant)).or_insert_with(new).clone()
         })

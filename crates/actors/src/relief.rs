@@ -54,7 +54,7 @@ pub(crate) async fn relieve_tenants(bytes: SessionBytes, node: Weak<Node>, may_s
         bytes.exceeded().await;
         let mut pause = ROUND_TIME_MIN;
         loop {
-            let exceeded: Vec<Share> = bytes.budget().exceeded().cloned().collect();
+            let exceeded = bytes.budget().exceeded();
             if exceeded.is_empty() {
                 break;
             }

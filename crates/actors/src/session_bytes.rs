@@ -40,6 +40,17 @@ impl SessionBytes {
         self.budget.share(tenant)
     }
 
+    /// Names a tenant that was added to the settings, with the most bytes that it may keep. See
+    /// [`Budget::add`].
+    pub fn add(&self, tenant: &Arc<str>, max: usize) {
+        self.budget.add(tenant, max);
+    }
+
+    /// Forgets a tenant that was removed from the settings. See [`Budget::remove`].
+    pub fn remove(&self, tenant: &str) {
+        self.budget.remove(tenant);
+    }
+
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }

@@ -9,15 +9,15 @@
 //! records what is held already, and may exceed the share; the owner of the budget is then
 //! notified, and makes the tenant release something.
 //!
-//! The crate has no dependencies, no locks and no clock.
+//! The crate has no dependencies and no clock. Its only lock guards the names of the tenants.
 
 mod granule;
 mod share;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 pub use granule::{GRANULE_BYTES, in_granules};
 pub use share::{Exhausted, Held, Share};
@@ -36,7 +36,7 @@ pub struct ShareLimits {
 pub struct Budget(Arc<Shares>);
 
 struct Shares {
-    by_tenant: HashMap<Arc<str>, Share>,
+    by_tenant: RwLock<HashMap<Arc<str>, Share>>,
     total: Arc<Total>,
 }
 
@@ -77,7 +77,7 @@ impl Budget {
             .iter()
             .map(|(name, limits)| (Arc::clone(name), share(name, min_of(limits), limits.max)))
             .collect();
-        Self(Arc::new(Shares { by_tenant, total }))
+        Self(Arc::new(Shares { by_tenant: RwLock::new(by_tenant), total }))
     }
 
     /// A budget without bounds, in which everything is counted.
@@ -85,21 +85,43 @@ impl Budget {
         Self::new(usize::MAX, [], || {})
     }
 
-    /// The share of a tenant. A tenant that was not named at the start gets a new share without a
-    /// minimum, which counts in the total only.
+    /// The share of a tenant. A tenant that was not named gets a new share without a minimum, which
+    /// counts in the total only.
     pub fn share(&self, tenant: &str) -> Share {
         let new = || Share::new(tenant.into(), 0, self.0.total.max, &self.0.total);
-        self.named(tenant).cloned().unwrap_or_else(new)
+        self.named(tenant).unwrap_or_else(new)
     }
 
-    /// The share of a tenant that was named at the start.
-    pub fn named(&self, tenant: &str) -> Option<&Share> {
-        self.0.by_tenant.get(tenant)
+    /// The share of a tenant that was named.
+    pub fn named(&self, tenant: &str) -> Option<Share> {
+        self.by_tenant().get(tenant).cloned()
     }
 
-    /// The shares of the tenants that were named at the start, in no order.
-    pub fn shares(&self) -> impl Iterator<Item = &Share> {
-        self.0.by_tenant.values()
+    /// Names another tenant, with a maximum and without a minimum: the minima were divided at the
+    /// start. A tenant that was named already keeps its share.
+    pub fn add(&self, tenant: &Arc<str>, max: usize) {
+        let mut by_tenant = self.0.by_tenant.write().unwrap_or_else(PoisonError::into_inner);
+        let new = || Share::new(Arc::clone(tenant), 0, max, &self.0.total);
+        by_tenant.entry(Arc::clone(tenant)).or_insert_with(new);
+    }
+
+    /// Forgets a tenant that came with [`Self::add`]. What it still holds counts in the total. A tenant
+    /// that was named at the start keeps its share and its minimum.
+    pub fn remove(&self, tenant: &str) {
+        let mut by_tenant = self.0.by_tenant.write().unwrap_or_else(PoisonError::into_inner);
+        if by_tenant.get(tenant).is_some_and(|share| share.min() == 0) {
+            by_tenant.remove(tenant);
+        }
+    }
+
+    /// The shares of the named tenants, in no order.
+    pub fn shares(&self) -> Vec<Share> {
+        self.by_tenant().values().cloned().collect()
+    }
+
+    fn by_tenant(&self) -> RwLockReadGuard<'_, HashMap<Arc<str>, Share>> {
+        // Each change is one insertion or removal, so the table is right in any case.
+        self.0.by_tenant.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The total.
@@ -107,9 +129,9 @@ impl Budget {
         self.0.total.max
     }
 
-    /// The amount that the tenants named at the start use.
+    /// The amount that the named tenants use.
     pub fn used(&self) -> usize {
-        self.shares().map(Share::used).sum()
+        self.by_tenant().values().map(Share::used).sum()
     }
 
     /// What tenants use, or cannot be taken by others.
@@ -118,8 +140,8 @@ impl Budget {
     }
 
     /// The shares that exceed their bounds.
-    pub fn exceeded(&self) -> impl Iterator<Item = &Share> {
-        self.shares().filter(|share| share.is_exceeded())
+    pub fn exceeded(&self) -> Vec<Share> {
+        self.by_tenant().values().filter(|share| share.is_exceeded()).cloned().collect()
     }
 }
 

@@ -48,10 +48,10 @@ fn what_is_held_already_may_exceed_the_share_and_notifies() {
     let mut held = Held::nothing(&budget.share("a"));
     held.set(10);
     assert_eq!(notified.load(Ordering::Relaxed), 0);
-    assert!(budget.exceeded().next().is_none());
+    assert!(budget.exceeded().is_empty());
     held.set(12);
     assert_eq!(notified.load(Ordering::Relaxed), 1);
-    assert_eq!(budget.exceeded().next().unwrap().excess(), 2);
+    assert_eq!(budget.exceeded()[0].excess(), 2);
     held.set(5);
     assert_eq!(budget.share("a").excess(), 0);
 }
@@ -132,7 +132,26 @@ proptest! {
             }
         }
         held.clear();
-        let minima: usize = budget.shares().map(Share::min).sum();
+        let minima: usize = budget.shares().iter().map(Share::min).sum();
         prop_assert_eq!((budget.used(), budget.committed()), (0, minima));
     }
+}
+
+#[test]
+fn a_tenant_that_is_named_later_has_a_maximum_and_takes_no_minimum_of_others() {
+    let limits = ShareLimits { min: 40, max: 100 };
+    let budget = Budget::new(100, [("a".into(), limits)], || {});
+    assert_eq!(budget.share("b").max(), 100, "it is not named yet");
+    budget.add(&"b".into(), 50);
+    budget.add(&"b".into(), 10);
+    budget.add(&"a".into(), 10);
+    let first = budget.share("b").take(45).unwrap();
+    assert!(budget.share("b").take(6).is_err(), "its shares are one");
+    assert!(budget.share("a").take(55).is_ok(), "`a` keeps its own share");
+    budget.remove("b");
+    budget.remove("a");
+    assert!(budget.named("b").is_none() && budget.named("a").is_some());
+    assert_eq!(budget.committed(), 85, "what it still holds counts");
+    drop(first);
+    assert_eq!(budget.committed(), 40);
 }
