@@ -19,6 +19,9 @@ const START: Duration = Duration::from_secs(60);
 /// The maximum number of lines of a node's output that are kept; the oldest lines are dropped.
 const LINES_MAX: usize = 5_000;
 
+/// The name of a node's settings file.
+const CONFIG: &str = "roundhouse.toml";
+
 /// The parameters of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
@@ -92,7 +95,7 @@ pub struct Node {
     /// The URL for operators.
     pub admin: String,
     lines: Arc<Mutex<VecDeque<String>>>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Node {
@@ -104,7 +107,7 @@ impl Node {
         let listen = setup.listen.as_deref().unwrap_or("127.0.0.1:0");
         command.args(["serve", "--listen", listen, "--admin", "127.0.0.1:0"]);
         if let Some(config) = &setup.config {
-            let file = folder.path().join("roundhouse.toml");
+            let file = folder.path().join(CONFIG);
             std::fs::write(&file, config)?;
             command.arg("--config").arg(file);
         }
@@ -121,8 +124,7 @@ impl Node {
         let (seen, said) = channel();
         read(child.stdout.take().context("no stdout")?, &lines, seen.clone());
         read(child.stderr.take().context("no stderr")?, &lines, seen);
-        let mut node =
-            Self { child, base: String::new(), admin: String::new(), lines, _folder: folder };
+        let mut node = Self { child, base: String::new(), admin: String::new(), lines, folder };
         node.wait_for_addresses(&said)?;
         Ok(node)
     }
@@ -152,6 +154,11 @@ impl Node {
     /// The endpoint of the tenant `demo`.
     pub fn demo(&self) -> String {
         self.mcp("demo")
+    }
+
+    /// The file of a node that was started with [`Setup::config`].
+    pub fn config_file(&self) -> PathBuf {
+        self.folder.path().join(CONFIG)
     }
 
     /// The process id.

@@ -123,11 +123,16 @@ impl Settings {
         &self,
         tenants: impl IntoIterator<Item = (Arc<str>, Option<usize>)>,
     ) -> Budget {
-        let (total, min) = (self.bodies_bytes_max, self.body_bytes_max.saturating_mul(2));
         let tenants: Vec<_> = tenants.into_iter().collect();
         let count = tenants.len();
-        let limits = |(name, max)| (name, ShareLimits::of_one(total, count, min, max));
-        Budget::new(total, tenants.into_iter().map(limits), || {})
+        let limits = |(name, max)| (name, self.body_share(count, max));
+        Budget::new(self.bodies_bytes_max, tenants.into_iter().map(limits), || {})
+    }
+
+    /// The bounds of one of so many tenants, for unfinished bodies; `max` is its own, if it has one.
+    pub fn body_share(&self, tenants: usize, max: Option<usize>) -> ShareLimits {
+        let min = self.body_bytes_max.saturating_mul(2);
+        ShareLimits::of_one(self.bodies_bytes_max, tenants, min, max)
     }
 }
 

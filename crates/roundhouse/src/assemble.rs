@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::Handle;
+use actors::{Care, Handle};
 use budget::Budget;
 use cluster::Membership;
 use store::Store;
@@ -16,6 +16,7 @@ use telemetry::Readiness;
 use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
+use crate::reload::Reload;
 use crate::{Error, metrics, sandbox, watch};
 
 /// How long responses may still be written after their sessions have ended.
@@ -31,17 +32,22 @@ const SWEEP: Duration = Duration::from_secs(10);
 impl Plan {
     /// The node's sessions, in this cluster.
     pub(crate) fn handle(&self, membership: Membership) -> Handle {
-        let tenants = self.settings.tenants.iter();
         Handle::new(actors::NodeParts {
             settings: self.settings.sessions.clone(),
             store: Arc::clone(&self.store),
             backends: self.backends.clone(),
-            cares: tenants.map(|(name, tenant)| (name.as_str().into(), tenant.care)).collect(),
+            cares: self.cares(),
             membership,
-            session_bytes: self.session_bytes.clone(),
+            session_bytes: self.budgets.session_bytes.clone(),
             store_is_in_process: !self.store_is_shared,
             tenant_sessions_max: self.tenant_sessions_max(),
         })
+    }
+
+    /// The settings for each tenant's server.
+    pub(crate) fn cares(&self) -> HashMap<Arc<str>, Care> {
+        let tenants = self.settings.tenants.iter();
+        tenants.map(|(name, tenant)| (name.as_str().into(), tenant.care)).collect()
     }
 
     fn tenant_sessions_max(&self) -> HashMap<Arc<str>, usize> {
@@ -68,6 +74,12 @@ impl Plan {
         };
         let tenants = self.tenants.by_name().into_iter();
         self.settings.front.body_budget(tenants.map(|t| (Arc::clone(&t.name), maximum(&t.name))))
+    }
+
+    /// Applies changes of the settings while the node runs, if it has a file.
+    fn reload(&mut self, handle: &Handle, bodies: Budget, readiness: &Readiness) -> Option<Reload> {
+        let reloading = self.reloading.take()?;
+        Some(Reload::new(reloading, self, bodies, handle.clone(), readiness.clone()))
     }
 
     /// Waits until no child process is left, or until the time limit.
@@ -100,7 +112,7 @@ impl Plan {
     /// Starts the node, calls `started`, and runs until `stop` is ready. Call it within an
     /// actix system.
     pub(crate) async fn run(
-        self,
+        mut self,
         started: impl FnOnce(&front::Running),
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
@@ -109,12 +121,13 @@ impl Plan {
         let cluster = membership.cluster().clone();
         let handle = self.handle(membership);
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
+        let bodies = self.body_budget();
         let running = front::serve(
             &self.front_settings(),
             &self.settings.admin,
             handle.clone(),
             self.tenants.clone(),
-            self.body_budget(),
+            bodies.clone(),
             readiness.clone(),
         );
         let running = match running {
@@ -128,6 +141,8 @@ impl Plan {
         self.report_protections();
         let watching = actix_rt::spawn(watch::store(Arc::clone(&self.store), readiness.clone()));
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
+        let reload = self.reload(&handle, bodies, &readiness);
+        let reloading = reload.map(|reload| actix_rt::spawn(reload.run()));
         readiness.clear("starting");
         started(&running);
         let dead = tokio::select! {
@@ -135,6 +150,7 @@ impl Plan {
             () = cluster.marked_dead() => true,
         };
         readiness.hold("stopping");
+        reloading.inspect(|reloading| reloading.abort());
         running.drain();
         if dead {
             // Other nodes already own its sessions: this node must not send anything more.

@@ -8,7 +8,8 @@ use backends::native::{Handler, NativeBackend};
 use backends::rmcp::RmcpBackend;
 use store::Store;
 
-use crate::plan::{self, Named, Plan};
+use crate::plan::{self, Base, Named, Plan};
+use crate::reload::{Reloading, SettingsSource};
 use crate::settings::{Problems, TenantSettings};
 use crate::signals::Signals;
 use crate::{Node, Settings};
@@ -43,6 +44,7 @@ pub struct Roundhouse {
     mounted: Named,
     natives: Named,
     store: Option<Arc<dyn Store>>,
+    source: Option<SettingsSource>,
     problems: Problems,
 }
 
@@ -55,6 +57,11 @@ impl Roundhouse {
     /// A node with these settings, as [`Settings::read`] returns them.
     pub fn from_settings(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
+    }
+
+    /// Applies changes of these settings' tenants while the node runs.
+    pub(crate) fn reloading(self, source: SettingsSource) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// Serves `backend` as the tenant `name` to every client that can reach the listener.
@@ -126,7 +133,13 @@ impl Roundhouse {
         self.problems.or(())?;
         let mut natives = plan::built_in();
         natives.extend(self.natives);
-        Plan::of(self.settings, &self.mounted, &natives, self.store)
+        let tenants = &self.settings.tenants;
+        let reloading = self
+            .source
+            .map(|source| Reloading::new(source, tenants, self.mounted.clone(), natives.clone()));
+        let base = Base::Start { store: self.store };
+        let plan = Plan::of(self.settings, &self.mounted, &natives, base)?;
+        Ok(Plan { reloading, ..plan })
     }
 }
 

@@ -45,6 +45,7 @@ mod plan;
 pub mod private_environment;
 pub mod program;
 mod records;
+mod reload;
 mod sandbox;
 pub mod settings;
 mod shares;

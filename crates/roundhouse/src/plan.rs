@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actors::SessionBytes;
 use backends::sandbox::{Protections, Sandbox};
 use backends::stdio::{Children, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
@@ -15,6 +14,7 @@ use store::Store;
 use tenants::{Tenant, Tenants};
 
 use crate::records::Records;
+use crate::reload::Reloading;
 use crate::sandbox::Machine;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
 use crate::shares::Budgets;
@@ -36,6 +36,22 @@ pub(crate) fn built_in() -> Named {
     Named::new()
 }
 
+/// What a plan begins with.
+pub(crate) enum Base {
+    /// Nothing runs yet. A store of the embedding program replaces the one that settings name.
+    Start { store: Option<Arc<dyn Store>> },
+    /// A node runs, and only its tenants change.
+    Running(Shared),
+}
+
+/// What the tenants of a running node share, also those that come later.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) children: Children,
+    pub(crate) budgets: Budgets,
+    pub(crate) store: Arc<dyn Store>,
+}
+
 /// Everything that a node needs to start.
 pub(crate) struct Plan {
     pub(crate) settings: Settings,
@@ -48,32 +64,39 @@ pub(crate) struct Plan {
     pub(crate) protections: Protections,
     /// What an operator should change, though the node starts without it.
     pub(crate) warnings: Vec<String>,
-    /// The budget of the bytes that sessions keep.
-    pub(crate) session_bytes: SessionBytes,
+    pub(crate) budgets: Budgets,
     pub(crate) store: Arc<dyn Store>,
     /// Whether other nodes can reach the records of the store. Otherwise they are in the memory of
     /// this process.
     pub(crate) store_is_shared: bool,
+    /// How the node reads its settings again; `None` if it does not.
+    pub(crate) reloading: Option<Reloading>,
 }
 
 impl Plan {
     /// The plan for these settings. `mounted` are backends of tenants that the embedding program
-    /// brings, `natives` the backends that settings may name. A `store` of the embedding program
-    /// replaces the one that settings name.
+    /// brings, `natives` the backends that settings may name.
     pub(crate) fn of(
         mut settings: Settings,
         mounted: &Named,
         natives: &Named,
-        store: Option<Arc<dyn Store>>,
+        base: Base,
     ) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let guard = guard::of_this_program();
         let machine = Machine::probe(&settings, guard.as_ref());
         let mut warnings = Vec::new();
         sandbox::check(&settings, &machine, &mut problems, &mut warnings);
-        let children = Children::new(settings.node.children.clone(), guard, std::env::vars_os());
+        let (children, budgets, store) = match base {
+            Base::Start { store } => {
+                let settings = &settings;
+                let variables = std::env::vars_os();
+                let children = Children::new(settings.node.children.clone(), guard, variables);
+                (children, Budgets::of(settings), store)
+            }
+            Base::Running(Shared { children, budgets, store }) => (children, budgets, Some(store)),
+        };
         let default_sandbox = settings.node.sandbox;
-        let budgets = Budgets::of(&settings);
         let kinds = Kinds {
             natives,
             children: &children,
@@ -120,9 +143,10 @@ impl Plan {
             children,
             protections: machine.for_all(),
             warnings,
-            session_bytes: budgets.session_bytes,
+            budgets,
             store,
             store_is_shared: shared,
+            reloading: None,
         })
     }
 }

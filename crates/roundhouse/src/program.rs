@@ -14,6 +14,7 @@ use crate::cli::{Check, Command, Serve, Stdio};
 use crate::descriptors::{self, Descriptors};
 use crate::memory::Memory;
 use crate::plan::Plan;
+use crate::reload::SettingsSource;
 use crate::settings::{BackendSettings, Environment, Problems, Settings, TenantSettings};
 use crate::signals::Signals;
 use crate::{Node, Roundhouse, demo, sandbox};
@@ -33,23 +34,25 @@ fn on_this_thread<T>(work: impl Future<Output = T>) -> io::Result<T> {
 }
 
 async fn serve(serve: Serve) -> anyhow::Result<()> {
-    let mut signals = Signals::new().context("cannot install signal handlers")?;
-    let mut settings =
-        demo::settings(serve.config.as_deref(), &serve.command, &Environment::of_process())?;
-    if let Some(listen) = serve.listen {
-        settings.front.listen = listen;
-    }
-    if let Some(admin) = serve.admin {
-        settings.admin.listen = admin;
-    }
+    let mut signals = Signals::of_server().context("cannot install signal handlers")?;
+    let file = serve.config.clone();
+    let is_demo = file.is_none();
+    let read = Arc::new(move || settings(&serve));
+    let source = file.map(|file| SettingsSource::new(file, read.clone()));
+    let settings = read()?;
     telemetry::init(&settings.log)?;
     raise_descriptor_limit();
+    let roundhouse = Roundhouse::from_settings(settings);
+    let roundhouse = match source {
+        Some(source) => roundhouse.reloading(source),
+        None => roundhouse,
+    };
     let node = tokio::select! {
-        started = Roundhouse::from_settings(settings).start() => started?,
+        started = roundhouse.start() => started?,
         // The node may be waiting for its store.
         () = signals.next_signal() => return Ok(()),
     };
-    if serve.config.is_none() && !node.address().ip().is_loopback() {
+    if is_demo && !node.address().ip().is_loopback() {
         tracing::warn!(address = %node.address(), "the endpoint is open to every client that can reach this address");
     }
     print(&endpoints(&node))?;
@@ -59,6 +62,19 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     telemetry::report_left_out();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The settings of `serve`: those of the command line, over the environment, over the file.
+fn settings(serve: &Serve) -> Result<Settings, Problems> {
+    let mut settings =
+        demo::settings(serve.config.as_deref(), &serve.command, &Environment::of_process())?;
+    if let Some(listen) = serve.listen {
+        settings.front.listen = listen;
+    }
+    if let Some(admin) = &serve.admin {
+        settings.admin.listen = admin.clone();
+    }
+    Ok(settings)
 }
 
 /// Each connection is a descriptor, and many systems allow a process only 1,024 by default.

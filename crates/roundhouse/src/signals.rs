@@ -18,6 +18,8 @@ const DOUBLED: Duration = Duration::from_millis(500);
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// Held so that `SIGHUP` does not end the process. A node with a settings file reads it then.
+    _hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -26,7 +28,13 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            _hangup: None,
         })
+    }
+
+    /// The same; and `SIGHUP`, which a closed terminal sends as well, does not end the process.
+    pub(crate) fn of_server() -> io::Result<Self> {
+        Ok(Self { _hangup: Some(signal(SignalKind::hangup())?), ..Self::new()? })
     }
 
     /// Waits for the next signal.

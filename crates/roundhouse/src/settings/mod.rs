@@ -11,7 +11,7 @@ mod shape;
 mod store;
 mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use backends::sandbox::Sandbox;
@@ -56,6 +56,9 @@ pub struct NodeSettings {
     /// How long requests in flight may take after a stop was requested, in seconds. Then they get
     /// an error as their final response.
     pub drain_secs: u64,
+    /// The interval at which the settings file is compared with what was applied, in seconds. 0:
+    /// it is read only at `SIGHUP`.
+    pub reload_secs: u64,
     /// The most bytes that the sessions of all tenants keep for clients and servers.
     pub session_bytes_max: usize,
     /// Whether stdio servers are separated from the node and from each other, where their backend
@@ -73,6 +76,7 @@ impl Default for NodeSettings {
     fn default() -> Self {
         Self {
             drain_secs: 10,
+            reload_secs: 2,
             session_bytes_max: 1 << 30,
             sandbox: Sandbox::Auto,
             cgroup: PathBuf::new(),
@@ -108,6 +112,19 @@ impl Settings {
         shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
         shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
         keys
+    }
+
+    /// The keys outside of `tenants` that have other values than in `other`.
+    pub(crate) fn keys_changed_in(&self, other: &Self) -> Vec<String> {
+        let keys = |settings: &Self| {
+            let mut keys = BTreeMap::new();
+            shape::leaves("", &Self { tenants: BTreeMap::new(), ..settings.clone() }, &mut keys);
+            keys
+        };
+        let (own, others) = (keys(self), keys(other));
+        let differs = |key: &&String| own.get(*key) != others.get(*key);
+        let all: BTreeSet<_> = own.keys().chain(others.keys()).filter(differs).collect();
+        all.into_iter().cloned().collect()
     }
 
     fn shape() -> Shape {

@@ -1,0 +1,218 @@
+//! Tenants are added, changed and removed while a node runs.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+use serde_json::json;
+use tests::mcp::{Client, final_response};
+use tests::{Node, Setup, tools};
+use tokio::time::{sleep, timeout};
+
+const NEWEST: &str = "2025-11-25";
+
+/// How long a change may take to be applied: several times the interval at which the node reads the
+/// file.
+const APPLIED: Duration = Duration::from_secs(20);
+
+/// A tenant whose server runs in the node.
+fn native(name: &str) -> String {
+    format!(
+        "[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\nkind = 'native'\n\
+         name = 'everything'\n\n"
+    )
+}
+
+/// A tenant whose server is a program that answers `initialize` with this name.
+fn program(name: &str, version: &str) -> String {
+    let server = format!(
+        "import sys, json\n\
+         for line in sys.stdin:\n    \
+             message = json.loads(line)\n    \
+             if 'id' not in message: continue\n    \
+             info = {{'name': 'named', 'version': '{version}'}}\n    \
+             result = {{'protocolVersion': '2025-11-25', 'capabilities': {{}}, 'serverInfo': info}}\n    \
+             answer = {{'jsonrpc': '2.0', 'id': message['id'], 'result': result}}\n    \
+             print(json.dumps(answer), flush=True)\n"
+    );
+    let server = json!(server);
+    format!(
+        "[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\nkind = 'stdio'\n\
+         command = 'python3'\nargs = ['-c', {server}]\n\n"
+    )
+}
+
+/// Writes the settings of a node again.
+fn write(node: &Node, text: &str) -> Result<()> {
+    // As editors and tools do: a new file takes the place of the old one.
+    let (file, new) = (node.config_file(), node.config_file().with_extension("new"));
+    std::fs::write(&new, text)?;
+    Ok(std::fs::rename(&new, &file)?)
+}
+
+/// Waits until the node answers `initialize` of the tenant with this status.
+async fn answers(node: &Node, tenant: &str, status: u16) -> Result<()> {
+    let answered = async {
+        loop {
+            let mut client = Client::new(node.mcp(tenant), NEWEST);
+            let params = client.introduction(json!({}));
+            let response = client.send(client.message("initialize", params)).await?;
+            if response.status() == status {
+                return anyhow::Ok(());
+            }
+            client.session = None;
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let within = timeout(APPLIED, answered).await;
+    within.with_context(|| format!("{tenant} was not answered {status}:\n{}", node.output()))?
+}
+
+async fn readyz(node: &Node) -> Result<(u16, String)> {
+    let response = reqwest::get(format!("{}/readyz", node.admin)).await?;
+    Ok((response.status().as_u16(), response.text().await?))
+}
+
+fn version(client: &Client) -> &str {
+    client.welcome["serverInfo"]["version"].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_tenant_is_added_changed_and_removed_without_a_restart() -> Result<()> {
+    let before = native("kept") + &native("removed") + &program("changed", "one");
+    let node = Node::start(&Setup::config(before).with("node.reload_secs", 1))?;
+    let kept = Client::open(node.mcp("kept"), NEWEST).await?;
+    let changed = Client::open(node.mcp("changed"), NEWEST).await?;
+    let leaving = Client::open(node.mcp("removed"), NEWEST).await?;
+    let slow = leaving.call("rh_sleep", json!({ "ms": 4_000 }));
+    let slow = leaving.send(slow).await?;
+
+    write(&node, &(native("kept") + &native("added") + &program("changed", "two")))?;
+    answers(&node, "added", 200).await?;
+    answers(&node, "removed", 404).await?;
+    // A call in flight is finished, then the sessions of a removed tenant end.
+    let message = final_response(slow).await?;
+    ensure!(message.get("result").is_some(), "{message}");
+    let over = async {
+        loop {
+            let ping = leaving.message("ping", json!({}));
+            if leaving.send(ping).await?.status() == 404 {
+                return anyhow::Ok(());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(APPLIED, over).await.context("the session of a removed tenant goes on")??;
+
+    // Sessions keep the server that they began with; new ones have the new server.
+    ensure!(version(&changed) == "one", "{}", changed.welcome);
+    let ping = changed.message("ping", json!({}));
+    ensure!(changed.send(ping).await?.status() == 200);
+    let newer = Client::open(node.mcp("changed"), NEWEST).await?;
+    ensure!(version(&newer) == "two", "{}", newer.welcome);
+    let ping = kept.message("ping", json!({}));
+    ensure!(kept.send(ping).await?.status() == 200);
+
+    // A tenant that was removed comes back.
+    write(&node, &(native("kept") + &native("removed")))?;
+    answers(&node, "removed", 200).await?;
+    answers(&node, "changed", 404).await
+}
+
+#[tokio::test]
+async fn a_bad_file_leaves_what_runs_and_the_node_says_why() -> Result<()> {
+    let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 1))?;
+    for bad in ["[tenants.one", "[tenants.two]\nauth = 'open'\n", "[front]\nlisen = 'x'\n"] {
+        let text = if bad.contains("one") { bad.to_owned() } else { native("one") + bad };
+        write(&node, &text)?;
+        let said = async {
+            loop {
+                let (status, text) = readyz(&node).await?;
+                if status == 200 && text.contains("remark: ") && text.contains("settings") {
+                    return anyhow::Ok(());
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(APPLIED, said).await.with_context(|| node.output())??;
+        answers(&node, "one", 200).await?;
+        answers(&node, "two", 404).await?;
+        write(&node, &(native("one") + &native("two")))?;
+        answers(&node, "two", 200).await?;
+        let (_, text) = readyz(&node).await?;
+        ensure!(!text.contains("remark"), "{text}");
+        write(&node, &native("one"))?;
+        answers(&node, "two", 404).await?;
+    }
+    let refused = node.metric("roundhouse_settings_reloads_total").await?;
+    ensure!(refused.is_some_and(|count| count >= 6.0), "{refused:?}");
+    let output = node.output();
+    ensure!(output.contains("front.lisen") && output.contains("front.listen"), "{output}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hangup_signal_reads_the_settings_and_ends_no_node() -> Result<()> {
+    // The node does not read the file by itself.
+    let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 0))?;
+    write(&node, &(native("one") + &native("two")))?;
+    sleep(Duration::from_secs(3)).await;
+    answers(&node, "two", 404).await?;
+    node.signal(Signal::HUP)?;
+    answers(&node, "two", 200).await?;
+    // Also a node without a file goes on.
+    let demo = Node::start(&Setup::demo())?;
+    demo.signal(Signal::HUP)?;
+    sleep(Duration::from_millis(300)).await;
+    answers(&demo, "demo", 200).await
+}
+
+#[tokio::test]
+async fn a_change_of_other_settings_is_named_and_needs_a_restart() -> Result<()> {
+    let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 1))?;
+    write(&node, &(format!("[sessions]\nidle_secs = 77\n{}", native("one") + &native("two"))))?;
+    answers(&node, "two", 200).await?;
+    let output = node.output();
+    ensure!(output.contains("sessions.idle_secs") && output.contains("restart"), "{output}");
+    Ok(())
+}
+
+/// Of 1,000 tenants one changes, while another is called all the time.
+#[tokio::test]
+async fn a_thousand_tenants_load_fast_and_one_of_them_changes_without_a_lost_call() -> Result<()> {
+    let mut all = String::new();
+    for number in 0..1_000 {
+        write!(all, "{}", program(&format!("t{number}"), "one"))?;
+    }
+    let called = native("called");
+    let setup = Setup::config(all.clone() + &called).with("node.reload_secs", 1);
+    let began = Instant::now();
+    let node = Node::start(&setup.program(tools::released("roundhouse")))?;
+    let loaded = began.elapsed();
+    let client = Client::open(node.mcp("called"), NEWEST).await?;
+    let changed = all.replacen("'one'", "'two'", 1);
+    ensure!(changed != all, "the text of the first tenant was not found");
+    write(&node, &(changed + &called))?;
+    let began = Instant::now();
+    let mut calls = 0;
+    loop {
+        let call = client.call("test_simple_text", json!({}));
+        let message = final_response(client.send(call).await?).await?;
+        ensure!(message.get("result").is_some(), "{message}");
+        calls += 1;
+        if calls % 20 == 0 {
+            let newer = Client::open(node.mcp("t0"), NEWEST).await?;
+            if version(&newer) == "two" {
+                break;
+            }
+        }
+        ensure!(began.elapsed() < APPLIED, "not applied:\n{}", node.output());
+    }
+    let applied = began.elapsed();
+    println!("1,000 tenants: loaded in {loaded:?}, one changed in {applied:?}, {calls} calls");
+    ensure!(loaded < Duration::from_secs(2), "loaded in {loaded:?}");
+    // The node reads the file once a second, and has one second for the change.
+    ensure!(applied < Duration::from_secs(2), "applied in {applied:?}");
+    Ok(())
+}
