@@ -9,7 +9,8 @@
 //!
 //! Where the kernel allows it, there are two processes. The *guard* makes user, PID and mount
 //! namespaces, and starts this program again as process 1 of the PID namespace, the *init*. The
-//! init mounts a `/proc` of its own, gives up every privilege, and starts the server. The server
+//! init mounts a `/proc` of its own, makes the files that configure the kernel read-only, gives up
+//! every privilege, and starts the server. The server
 //! sees neither guard nor node, nor any other server. The kernel signals the guard when the node
 //! dies, kills the init when the guard dies, and kills every process of the namespace when the init
 //! dies.
@@ -31,6 +32,8 @@ mod calls;
 mod command_line;
 mod init;
 mod limits;
+mod mount_table;
+mod mounts;
 mod namespaces;
 mod network;
 mod privileges;

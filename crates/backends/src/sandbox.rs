@@ -24,7 +24,8 @@ pub enum Sandbox {
     /// As far as the kernel allows it.
     #[default]
     Auto,
-    /// At least with a PID namespace and a `/proc` of its own; otherwise the node does not start.
+    /// At least with a PID namespace, a `/proc` of its own and read-only files of the kernel; otherwise
+    /// the node does not start.
     Required,
     /// Not at all. The server can read and signal what the node's user can.
     None,
@@ -49,6 +50,8 @@ pub enum Protection {
     PidNamespace,
     /// A `/proc` that shows only these processes.
     OwnProc,
+    /// The files through which the kernel is configured are read-only.
+    KernelFiles,
     /// Programs with the set-user-id bit give no privileges.
     NoNewPrivs,
     /// No capabilities, also where the node is root.
@@ -67,9 +70,10 @@ pub enum Protection {
 
 impl Protection {
     /// All of them, in the order in which a server gets them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::PidNamespace,
         Self::OwnProc,
+        Self::KernelFiles,
         Self::NoNewPrivs,
         Self::ProcessesMax,
         Self::Network,
@@ -84,6 +88,7 @@ impl Protection {
         match self {
             Self::PidNamespace => "pid_namespace",
             Self::OwnProc => "own_proc",
+            Self::KernelFiles => "kernel_files",
             Self::NoNewPrivs => "no_new_privs",
             Self::NoCapabilities => "no_capabilities",
             Self::ProcessesMax => "processes_max",

@@ -181,6 +181,7 @@ impl StdioSettings {
         Confinement {
             namespaces: has(Protection::PidNamespace),
             own_proc: has(Protection::OwnProc),
+            kernel_files: has(Protection::KernelFiles),
             no_capabilities: has(Protection::NoCapabilities),
             no_new_privs: has(Protection::NoNewPrivs),
             own_network: has(Protection::Network),

@@ -11,8 +11,13 @@ use crate::users;
 
 /// The protections that a server may not run without if its settings ask for them and it is
 /// required to be separated.
-const WHERE_REQUIRED: [Protection; 4] =
-    [Protection::PidNamespace, Protection::OwnProc, Protection::Network, Protection::WriteList];
+const WHERE_REQUIRED: [Protection; 5] = [
+    Protection::PidNamespace,
+    Protection::OwnProc,
+    Protection::KernelFiles,
+    Protection::Network,
+    Protection::WriteList,
+];
 
 /// The page that says what an operator can do.
 const PAGE: &str = "docs/security.md";

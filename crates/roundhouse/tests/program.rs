@@ -366,7 +366,7 @@ fn check_prints_what_the_machine_grants_to_servers() {
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     let line = stdout.lines().find(|line| line.starts_with("protections of stdio servers"));
     let line = line.expect("a line");
-    for granted in ["pid_namespace", "own_proc", "no_new_privs", "call_filter"] {
+    for granted in ["pid_namespace", "own_proc", "kernel_files", "no_new_privs", "call_filter"] {
         let (granting, _) = line.split_once("refused").unwrap();
         assert!(granting.contains(granted), "{line}");
     }

@@ -44,6 +44,8 @@ pub(crate) struct Confinement {
     pub(crate) namespaces: bool,
     /// An own `/proc` in these namespaces.
     pub(crate) own_proc: bool,
+    /// Read-only files of the kernel's configuration, in these namespaces.
+    pub(crate) kernel_files: bool,
     /// No capabilities.
     pub(crate) no_capabilities: bool,
     /// No program gives its process more privileges.
@@ -107,6 +109,7 @@ impl GuardArgs {
         let protections = [
             ("namespaces", confinement.namespaces),
             ("proc", confinement.own_proc),
+            ("kernel-files", confinement.kernel_files),
             ("no-capabilities", confinement.no_capabilities),
             ("no-new-privs", confinement.no_new_privs),
             ("network", confinement.own_network),
@@ -150,6 +153,7 @@ impl GuardArgs {
                 "--processes" => limits.processes = Some(value.parse().ok()?),
                 "--namespaces" => confinement.namespaces = true,
                 "--proc" => confinement.own_proc = true,
+                "--kernel-files" => confinement.kernel_files = true,
                 "--no-capabilities" => confinement.no_capabilities = true,
                 "--no-new-privs" => confinement.no_new_privs = true,
                 "--network" => confinement.own_network = true,
@@ -194,6 +198,7 @@ mod tests {
             confinement: Confinement {
                 namespaces: true,
                 own_proc: true,
+                kernel_files: true,
                 no_capabilities: true,
                 no_new_privs: true,
                 own_network: true,

@@ -11,7 +11,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use super::command_line::GuardArgs;
 use super::processes::parent_of;
 use super::server::{self, OwnStreams};
-use super::{GUARD_FAILED, namespaces, privileges, run_server};
+use super::{GUARD_FAILED, mounts, privileges, run_server};
 
 pub(super) fn run(args: GuardArgs) -> io::Result<i32> {
     let _ = rustix::thread::set_name(c"mcp-init");
@@ -24,7 +24,10 @@ pub(super) fn run(args: GuardArgs) -> io::Result<i32> {
     }
     let streams = OwnStreams::open()?;
     if args.confinement.own_proc {
-        namespaces::mount_proc()?;
+        mounts::mount_proc()?;
+    }
+    if args.confinement.kernel_files {
+        mounts::protect_kernel_files()?;
     }
     privileges::not_dumpable()?;
     run_server(&mut signals, streams, &args)

@@ -1,9 +1,9 @@
 //! The namespaces of a server: users, processes, mounts, shared memory and queues of System V.
+//! What is mounted in them is the job of `mounts`.
 
 use std::fs;
 use std::io;
 
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{
     CapabilitySet, UnshareFlags, capabilities, configure_capability_in_ambient_set,
@@ -18,14 +18,6 @@ const OF_INIT: [CapabilitySet; 4] = [
     CapabilitySet::SYS_RESOURCE,
     CapabilitySet::SETPCAP,
 ];
-
-/// Most namespaces of each kind that a server may make; a further one fails. The kernel counts
-/// them for the node's user as well: without a bound, one server could use up what others need to
-/// start. Browsers make a few.
-const FURTHER_MAX: &str = "64";
-
-/// The kinds of namespaces that a server could make.
-const KINDS: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
 
 /// Moves this process into new user, mount and IPC namespaces; its next child is process 1 of a new PID
 /// namespace. User and group keep their numbers. The process must be dumpable.
@@ -56,22 +48,6 @@ fn keep_capabilities_over_exec() -> io::Result<()> {
     set_capabilities(None, sets)?;
     for capability in OF_INIT {
         configure_capability_in_ambient_set(capability, true)?;
-    }
-    Ok(())
-}
-
-/// Mounts the `/proc` of this process's PID namespace over that of the node. The kernel refuses it
-/// where parts of the node's own `/proc` are hidden, as in most containers. Also bounds the further
-/// namespaces of the server, which needs that `/proc`.
-pub(super) fn mount_proc() -> io::Result<()> {
-    // Mounts of the system still arrive here, but nothing that is mounted here is seen outside.
-    let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    mount_change("/", downstream)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "/proc", "proc", flags, None)?;
-    for kind in KINDS {
-        // A kernel without one of the kinds has no such file.
-        let _ = fs::write(format!("/proc/sys/user/max_{kind}_namespaces"), FURTHER_MAX);
     }
     Ok(())
 }

@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 
 use super::command_line::{GuardArgs, Role};
-use super::{Guard, calls, namespaces, network, privileges, write_list};
+use super::{Guard, calls, mounts, namespaces, network, privileges, write_list};
 use crate::sandbox::Protection;
 
 /// The oldest kernel that counts the processes of a user in each user namespace alone.
 const COUNTS_BY_NAMESPACE: (u32, u32) = (5, 14);
 
 /// Protections that exist only in namespaces.
-const IN_NAMESPACES: [Protection; 3] =
-    [Protection::OwnProc, Protection::ProcessesMax, Protection::Network];
+const IN_NAMESPACES: [Protection; 4] =
+    [Protection::OwnProc, Protection::KernelFiles, Protection::ProcessesMax, Protection::Network];
 
 /// One line of a probe's output: a protection, and why the kernel refuses it.
 pub(crate) fn read_line(line: &str) -> Option<(Protection, Result<(), String>)> {
@@ -54,7 +54,8 @@ pub(super) fn run_in_namespaces(guard: &Guard) -> io::Result<i32> {
 }
 
 pub(super) fn run_init(guard: &Guard) -> io::Result<i32> {
-    report(Protection::OwnProc, namespaces::mount_proc())?;
+    report(Protection::OwnProc, mounts::mount_proc())?;
+    report(Protection::KernelFiles, mounts::protect_kernel_files())?;
     probe_rest(guard, true)
 }
 
