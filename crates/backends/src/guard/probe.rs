@@ -13,6 +13,9 @@ use crate::sandbox::Protection;
 /// The oldest kernel that counts the processes of a user in each user namespace alone.
 const COUNTS_BY_NAMESPACE: (u32, u32) = (5, 14);
 
+/// The exit status of process 1 of a namespace that cannot give its capabilities up.
+const KEEPS_CAPABILITIES: i32 = 3;
+
 /// Protections that exist only in namespaces.
 const IN_NAMESPACES: [Protection; 4] =
     [Protection::OwnProc, Protection::KernelFiles, Protection::ProcessesMax, Protection::Network];
@@ -42,12 +45,14 @@ pub(super) fn run(guard: &Guard) -> io::Result<i32> {
 }
 
 pub(super) fn run_in_namespaces(guard: &Guard) -> io::Result<i32> {
-    let entered = namespaces::enter().and_then(|()| {
-        match start(guard, Role::ProbeInit).status()?.success() {
-            true => Ok(()),
-            false => Err(io::Error::other("process 1 of the namespace failed")),
-        }
-    });
+    let entered =
+        namespaces::enter().and_then(|()| match start(guard, Role::ProbeInit).status()?.code() {
+            Some(0) => Ok(()),
+            Some(KEEPS_CAPABILITIES) => {
+                Err(io::Error::other("a server would keep its capabilities in the namespaces"))
+            }
+            _ => Err(io::Error::other("process 1 of the namespace failed")),
+        });
     let status = i32::from(entered.is_err());
     report(Protection::PidNamespace, entered)?;
     Ok(status)
@@ -66,7 +71,14 @@ fn probe_rest(guard: &Guard, in_namespaces: bool) -> io::Result<i32> {
         report(Protection::ProcessesMax, probe_processes(guard))?;
         report(Protection::Network, network::enter_empty())?;
     }
-    report(Protection::NoCapabilities, privileges::drop_capabilities())?;
+    let dropped = privileges::drop_capabilities();
+    // With the capabilities of its namespaces a server could undo the other protections in them: unmount
+    // its `/proc`, for example.
+    let keeps_capabilities = in_namespaces && dropped.is_err();
+    report(Protection::NoCapabilities, dropped)?;
+    if keeps_capabilities {
+        return Ok(KEEPS_CAPABILITIES);
+    }
     report(Protection::WriteList, write_list::restrict(&[]))?;
     report(Protection::CallFilter, calls::filter())?;
     let status = start(guard, Role::Nothing).status()?;

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use backends::guard::Guard;
 use backends::sandbox::{Network, Protection, Protections};
 use backends::stdio::{RunAs, StdioSettings};
 
@@ -125,6 +126,16 @@ async fn a_server_has_no_capabilities_and_gets_none() {
     assert_eq!(bounded, (true, false));
     let no_new = lines("NoNewPrivs:\t1");
     assert!(holds(settings(), &no_new, granted()).await);
+}
+
+#[test]
+fn namespaces_in_which_a_server_would_keep_its_capabilities_are_not_granted() {
+    let guard = Guard { args: vec!["keeps-capabilities".into()], ..guard() };
+    let protections = Protections::probe(Some(&guard), None);
+    let refused = protections.refusal(Protection::PidNamespace);
+    assert_eq!(refused, Some("a server would keep its capabilities in the namespaces"));
+    assert!(!protections.grants(Protection::OwnProc) && !protections.isolates());
+    assert!(protections.grants(Protection::CallFilter), "{}", protections.refused());
 }
 
 #[tokio::test]
