@@ -19,7 +19,8 @@
 //! descendant a child of the guard, which exits only when all of them are dead. But a server that
 //! kills its guard can leave processes behind.
 //!
-//! The parent of the server leads the server's process group. It passes the first `SIGTERM` or
+//! The guard leads a session of its own, without the terminal of the node. The parent of the server
+//! leads the server's process group. It passes the first `SIGTERM` or
 //! `SIGINT` on to the group. At `SIGHUP`, which the kernel also sends when the node dies, it kills
 //! everything. When the server exits, the processes that the server left behind are killed, and
 //! the guard exits with the server's status.
@@ -49,7 +50,7 @@ use std::process::Command;
 
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_child_subreaper,
-    set_parent_process_death_signal,
+    set_parent_process_death_signal, setsid,
 };
 
 pub(crate) use self::command_line::Confinement;
@@ -147,6 +148,8 @@ fn run_guard(guard: &Guard, args: GuardArgs) -> io::Result<i32> {
     // The name in process listings, which would be that of the link to the program otherwise.
     let _ = rustix::thread::set_name(c"mcp-guard");
     let mut signals = server::handled_signals()?;
+    // In a session without a controlling terminal, a server cannot push input into the node's (`TIOCSTI`).
+    setsid()?;
     set_child_subreaper(Some(getpid()))?;
     set_parent_process_death_signal(Some(Signal::HUP))?;
     // If the parent died before the call above, the kernel sends no signal.

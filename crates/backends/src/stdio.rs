@@ -1,6 +1,6 @@
 //! MCP servers that are programs, with messages over their standard streams.
 //!
-//! Every session has a process of its own, in its own process group. The process inherits only
+//! Every session has a process of its own, in a session and process group of the kernel of its own. The process inherits only
 //! the variables in [`INHERITED`] and the configured ones. When the session, the process or the
 //! node ends, all descendants of the process are killed; see [`crate::guard`]. This module
 //! converts lines to messages and back, and does not interpret them.

@@ -152,7 +152,10 @@ impl UnreapedChild {
     }
 
     pub(super) fn kill(&self) {
-        let _ = kill_process_group(self.pid(), Signal::KILL);
+        // A guard that was just started does not lead a group yet.
+        if kill_process_group(self.pid(), Signal::KILL).is_err() {
+            let _ = kill_process(self.pid(), Signal::KILL);
+        }
     }
 
     /// Whether the process has ended. If so, reaps it and kills its descendants.

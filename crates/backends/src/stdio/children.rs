@@ -75,7 +75,8 @@ impl Children {
     /// [`INHERITED`].
     ///
     /// Without a guard, only the process group of a child is killed, and only while the node
-    /// runs. Processes that left the group with `setsid`, or whose node was killed, keep running.
+    /// runs. Processes that left the group with `setsid`, or whose node was killed, keep running. Such a
+    /// child also has the controlling terminal of the node, if the node has one.
     pub fn new(
         settings: ChildrenSettings,
         guard: Option<Guard>,
@@ -204,7 +205,10 @@ impl Children {
         if let Some(cwd) = &settings.cwd {
             command.current_dir(cwd);
         }
-        command.process_group(0);
+        if !is_guarded {
+            // A guard makes a session of its own, which a leader of a group cannot.
+            command.process_group(0);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -9,3 +9,4 @@ mod shares;
 mod stage;
 mod stopping;
 mod talking;
+mod terminal;

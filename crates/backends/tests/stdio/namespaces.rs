@@ -2,7 +2,6 @@
 //! node.
 
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -86,7 +85,6 @@ fn a_guard_that_is_hung_up_ends_its_namespace_at_once() {
         .args(["--", "sh", "-c", "trap '' TERM HUP; echo up; sleep 600 & wait; wait"])
         .env(SCENARIO, &scenario)
         .stdout(Stdio::piped())
-        .process_group(0)
         .spawn()
         .unwrap();
     BufReader::new(guard.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
