@@ -62,6 +62,8 @@ pub enum Protection {
     Network,
     /// A list of places that may be written, for `write_paths`.
     WriteList,
+    /// Also the emptying of files elsewhere fails, for `write_paths`.
+    Truncation,
     /// Dangerous system calls fail.
     CallFilter,
     /// A cgroup for each server, in `node.cgroup`.
@@ -70,7 +72,7 @@ pub enum Protection {
 
 impl Protection {
     /// All of them, in the order in which a server gets them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PidNamespace,
         Self::OwnProc,
         Self::KernelFiles,
@@ -79,6 +81,7 @@ impl Protection {
         Self::Network,
         Self::NoCapabilities,
         Self::WriteList,
+        Self::Truncation,
         Self::CallFilter,
         Self::Cgroup,
     ];
@@ -94,6 +97,7 @@ impl Protection {
             Self::ProcessesMax => "processes_max",
             Self::Network => "network",
             Self::WriteList => "write_paths",
+            Self::Truncation => "write_paths_truncation",
             Self::CallFilter => "call_filter",
             Self::Cgroup => "cgroup",
         }

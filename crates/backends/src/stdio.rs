@@ -161,7 +161,7 @@ impl StdioSettings {
         match protection {
             _ if self.sandbox() == Sandbox::None => false,
             Protection::Network => self.network == Network::None,
-            Protection::WriteList => !self.write_paths.is_empty(),
+            Protection::WriteList | Protection::Truncation => !self.write_paths.is_empty(),
             _ => true,
         }
     }

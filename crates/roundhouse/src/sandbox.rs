@@ -11,12 +11,13 @@ use crate::users;
 
 /// The protections that a server may not run without if its settings ask for them and it is
 /// required to be separated.
-const WHERE_REQUIRED: [Protection; 5] = [
+const WHERE_REQUIRED: [Protection; 6] = [
     Protection::PidNamespace,
     Protection::OwnProc,
     Protection::KernelFiles,
     Protection::Network,
     Protection::WriteList,
+    Protection::Truncation,
 ];
 
 /// The page that says what an operator can do.
@@ -122,17 +123,9 @@ pub(crate) fn check(
                     missing.join(", ")
                 ));
             }
-            Sandbox::Auto if !missing.is_empty() => warnings.extend(
-                asked_for(&stdio)
-                    .filter(|(protection, _)| !protections.grants(*protection))
-                    .map(|(protection, setting)| {
-                        format!(
-                            "`{key}.{setting}` has no effect: this machine refuses {}; allow it as \
-                             {PAGE} says, or leave the setting out",
-                            refusal(protection, protections)
-                        )
-                    }),
-            ),
+            Sandbox::Auto if !missing.is_empty() => {
+                warn_of_refusals(&stdio, &key, protections, warnings);
+            }
             Sandbox::None => warnings.extend(asked_for(&stdio).map(|(_, setting)| {
                 format!(
                     "`{key}.{setting}` has no effect with `sandbox = \"none\"`; write \
@@ -144,6 +137,32 @@ pub(crate) fn check(
     }
     check_cgroups(settings, machine, problems);
     check_store(settings, machine, warnings);
+}
+
+/// Adds a warning for each setting that has no effect on this machine, or less than it says.
+fn warn_of_refusals(
+    stdio: &StdioSettings,
+    key: &str,
+    protections: &Protections,
+    warnings: &mut Vec<String>,
+) {
+    let refused = asked_for(stdio).filter(|(protection, _)| !protections.grants(*protection));
+    warnings.extend(refused.map(|(protection, setting)| {
+        format!(
+            "`{key}.{setting}` has no effect: this machine refuses {}; allow it as {PAGE} says, or \
+             leave the setting out",
+            refusal(protection, protections)
+        )
+    }));
+    let lists = stdio.asks_for(Protection::WriteList) && protections.grants(Protection::WriteList);
+    if lists && !protections.grants(Protection::Truncation) {
+        warnings.push(format!(
+            "`{key}.write_paths` does not keep the server from emptying files of its user elsewhere: \
+             this machine refuses {}; upgrade the kernel, or give the server a `user` that owns no \
+             other files",
+            refusal(Protection::Truncation, protections)
+        ));
+    }
 }
 
 fn check_cgroups(settings: &Settings, machine: &Machine, problems: &mut Problems) {
@@ -293,6 +312,18 @@ mod tests {
         assert!(warnings[0].contains("`tenants.acme.backends.main.write_paths`"), "{warnings:?}");
         let (_, warnings) = check_on(&format!("{lists}sandbox = 'none'\n"), &[]);
         assert!(warnings[0].contains("has no effect with `sandbox = \"none\"`"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_write_list_that_does_not_cover_truncation_is_a_warning_and_no_required_separation() {
+        let lists = format!("{ONE}write_paths = ['/srv']\n");
+        let refused = [Protection::Truncation];
+        let (problems, warnings) = check_on(&lists, &refused);
+        assert_eq!((problems.len(), warnings.len()), (0, 1), "{problems:?} {warnings:?}");
+        assert!(warnings[0].contains("emptying files"), "{warnings:?}");
+        let (problems, _) = check_on(&format!("{lists}sandbox = 'required'\n"), &refused);
+        assert!(problems[0].contains("`write_paths_truncation` (not here)"), "{problems:?}");
+        assert_eq!(check_on(ONE, &refused), none());
     }
 
     #[test]

@@ -79,6 +79,7 @@ fn probe_rest(guard: &Guard, in_namespaces: bool) -> io::Result<i32> {
     if keeps_capabilities {
         return Ok(KEEPS_CAPABILITIES);
     }
+    report(Protection::Truncation, write_list::covers_truncation())?;
     report(Protection::WriteList, write_list::restrict(&[]))?;
     report(Protection::CallFilter, calls::filter())?;
     let status = start(guard, Role::Nothing).status()?;

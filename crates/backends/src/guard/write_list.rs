@@ -34,3 +34,12 @@ pub(super) fn restrict(paths: &[PathBuf]) -> io::Result<()> {
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
     }
 }
+
+/// Whether the kernel also denies to empty files elsewhere.
+pub(super) fn covers_truncation() -> io::Result<()> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Truncate)
+        .map(drop)
+        .map_err(|_| io::Error::other("needs Landlock of Linux 6.2"))
+}

@@ -77,6 +77,19 @@ async fn a_server_writes_only_below_the_listed_paths() {
     assert!(holds(settings, temporary, granted()).await);
 }
 
+/// The system call `truncate` opens nothing, so it needs a right of its own.
+#[tokio::test]
+async fn a_server_empties_no_file_outside_of_the_listed_paths() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = folder.path().join("outside");
+    std::fs::write(&file, "text").unwrap();
+    let empties = format!("def check():\n    os.truncate({file:?}, 0)\n    return True");
+    let settings = StdioSettings { write_paths: vec!["/srv".into()], ..settings() };
+    let protections = granted();
+    let refused = protections.grants(Protection::Truncation);
+    assert_eq!(holds(settings, &empties, protections).await, !refused);
+}
+
 #[tokio::test]
 async fn a_server_cannot_trace_mount_or_use_the_keys_of_the_kernel() {
     // `PTRACE_TRACEME` is an example of the refused calls. It needs no privilege.
