@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -81,7 +81,9 @@ impl fmt::Display for AdminAddress {
 /// A socket that listens. It does not block.
 pub(crate) enum Bound {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    /// The file is dropped first: the kernel may give its number to another file only when no socket
+    /// is bound to it.
+    Unix(SocketFile, UnixListener),
 }
 
 impl Bound {
@@ -96,18 +98,41 @@ impl Bound {
             AdminAddress::Unix(path) => {
                 let listener = bind_unix(path)?;
                 listener.set_nonblocking(true)?;
-                Ok((Self::Unix(listener, SocketFile(path.clone())), address.clone()))
+                Ok((Self::Unix(SocketFile::of(path)?, listener), address.clone()))
             }
         }
     }
 }
 
-/// The file of a Unix socket. Removed when this is dropped.
-pub(crate) struct SocketFile(PathBuf);
+/// The file of a Unix socket. Removed when this is dropped, unless another process has replaced it.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+}
+
+/// The device of a file, and its number there.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
+        let removed = match identity(&self.path) {
+            Ok(found) if found == self.identity => std::fs::remove_file(&self.path),
+            Ok(_) => {
+                tracing::info!("another process has replaced the socket for operators; it stays");
+                return;
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
             tracing::debug!(%error, "the socket for operators was not removed");
         }
     }
@@ -172,6 +197,20 @@ mod tests {
         let refusal = Bound::new(&address).err().unwrap();
         assert_eq!(refusal.kind(), io::ErrorKind::AddrInUse);
         drop(bound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_another_process_has_put_in_the_place_of_this_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let address = AdminAddress::Unix(path.clone());
+        let (first, _) = Bound::new(&address).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (second, _) = Bound::new(&address).unwrap();
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(second);
         assert!(!path.exists());
     }
 

@@ -109,10 +109,12 @@ async fn listen(
 ) -> io::Result<()> {
     match bound {
         Bound::Tcp(listener) => {
-            accept_until(TcpListener::from_std(listener)?, operated, stopping).await;
+            accept_until(&TcpListener::from_std(listener)?, operated, stopping).await;
         }
-        Bound::Unix(listener, file) => {
-            accept_until(UnixListener::from_std(listener)?, operated, stopping).await;
+        Bound::Unix(file, listener) => {
+            let listener = UnixListener::from_std(listener)?;
+            accept_until(&listener, operated, stopping).await;
+            // Before the listener is closed: see `Bound`.
             drop(file);
         }
     }
@@ -120,7 +122,11 @@ async fn listen(
 }
 
 /// Accepts connections until `stopping` is ready, and then closes them.
-async fn accept_until<L: Accept>(listener: L, operated: Operated, stopping: oneshot::Receiver<()>) {
+async fn accept_until<L: Accept>(
+    listener: &L,
+    operated: Operated,
+    stopping: oneshot::Receiver<()>,
+) {
     let http = HttpService::build()
         .keep_alive(KeepAlive::Disabled)
         .client_request_timeout(HEAD_TIMEOUT)
