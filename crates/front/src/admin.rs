@@ -1,6 +1,6 @@
 //! The endpoints for operators and their machines: `/metrics`, `/healthz` and `/readyz`, which
-//! are open to every client that reaches the port, and `/drain`, which needs a token or a Unix
-//! socket. Plain HTTP.
+//! are open to every client that reaches the port, and `/drain`, which needs the token, or a Unix
+//! socket if there is no token. Plain HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +39,9 @@ pub(crate) struct Operated {
 /// Which clients of the listener may change something.
 #[derive(Clone)]
 pub(crate) enum Access {
-    /// Clients of a Unix socket, whose permissions admit only the node's own user.
-    Socket,
+    /// Clients of a Unix socket, whose permissions admit only the node's own user. They send the token
+    /// if there is one.
+    Socket { token: Option<AdminToken> },
     /// Clients of a TCP port that send this token; without one every change is refused.
     Port { token: Option<AdminToken>, hosts: AdminHosts },
 }
@@ -107,8 +108,8 @@ fn names_allowed_host(head: &RequestHead, access: &Access) -> bool {
 /// The refusal of a request that changes something, if it is refused.
 fn refusal(access: &Access, shown: Option<&HeaderValue>) -> Option<Response<Body>> {
     let token = match access {
-        Access::Socket => return None,
-        Access::Port { token: Some(token), .. } => token,
+        Access::Socket { token: None } => return None,
+        Access::Socket { token: Some(token) } | Access::Port { token: Some(token), .. } => token,
         Access::Port { token: None, .. } => {
             let why = "/drain is off: set `admin.token_file` to a file that holds a token, and \
                        send it as `Authorization: Bearer <token>`\n";

@@ -52,7 +52,7 @@ pub fn serve(
         handle: handle.clone(),
         drain: Arc::clone(&drain),
         access: match admin.listen {
-            AdminAddress::Unix(_) => Access::Socket,
+            AdminAddress::Unix(_) => Access::Socket { token: admin.token.clone() },
             AdminAddress::Tcp(_) => Access::Port {
                 token: admin.token.clone(),
                 hosts: AdminHosts::new(&admin.allowed_hosts),

@@ -143,15 +143,15 @@ pub struct AdminSettings {
     /// Where `/metrics`, `/healthz` and `/readyz` are served: an address and a port, of which 0
     /// takes any free one, or `unix:` and the path of a socket. A port serves them to every client
     /// that reaches it: allow only operators and their machines. Only the node's own user can
-    /// connect to the socket (mode 600), and needs no token.
+    /// connect to the socket (mode 600), and needs a token only if there is one.
     pub listen: AdminAddress,
     /// Host names, with or without port, that `Host` may carry on a port, besides `localhost` and
     /// IP addresses; any other is answered 403.
     pub allowed_hosts: Vec<String>,
     /// A file that holds a token, which others may not read (mode 600 or 640). With it,
     /// `POST /drain` and `DELETE /drain` are taken from a client that sends
-    /// `Authorization: Bearer <token>`; without it, they are answered 403 on a port. The file is
-    /// read once, at the start.
+    /// `Authorization: Bearer <token>`; without it, they are answered 403 on a port, and
+    /// accepted from every client of a Unix socket. The file is read once, at the start.
     pub token_file: PathBuf,
     /// The token in that file.
     #[serde(skip)]

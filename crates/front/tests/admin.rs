@@ -198,8 +198,12 @@ async fn only_addresses_local_names_and_allowed_names_are_hosts() {
 }
 
 async fn send_over_socket(path: &std::path::Path, line: &str) -> Reply {
+    send_over_socket_with(path, line, "").await
+}
+
+async fn send_over_socket_with(path: &std::path::Path, line: &str, headers: &str) -> Reply {
     let mut wire = Wire(UnixStream::connect(path).await.unwrap());
-    wire.send(request(line, "Host: whatever\r\n", "")).await;
+    wire.send(request(line, &format!("Host: whatever\r\n{headers}"), "")).await;
     wire.receive().await
 }
 
@@ -216,6 +220,24 @@ async fn over_a_unix_socket_a_node_is_drained_and_resumed_without_a_token() {
     assert_eq!(send_over_socket(&path, "GET /readyz").await.status, 200);
     running.stop(Duration::ZERO).await;
     assert!(!path.exists());
+}
+
+/// A server of a tenant that runs as the node's user can connect to the socket as well.
+#[actix_rt::test]
+async fn over_a_unix_socket_the_token_is_needed_if_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let listen = AdminAddress::Unix(path.clone());
+    let token = front::AdminToken::new(TOKEN);
+    let _running = start_with_admin(AdminSettings { listen, token, ..AdminSettings::default() });
+    for change in ["POST /drain", "DELETE /drain"] {
+        for headers in ["", "Authorization: Bearer wrong\r\n"] {
+            assert_eq!(send_over_socket_with(&path, change, headers).await.status, 401);
+        }
+    }
+    assert_eq!(send_over_socket(&path, "GET /readyz").await.status, 200);
+    let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(send_over_socket_with(&path, "POST /drain", &bearer).await.status, 202);
 }
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use backends::guard::Guard;
 use backends::sandbox::{Network, Protection, Protections, Sandbox};
 use backends::stdio::StdioSettings;
+use front::AdminAddress;
 
 use crate::settings::{BackendSettings, Problems, Settings};
 use crate::users;
@@ -137,6 +138,7 @@ pub(crate) fn check(
     }
     check_cgroups(settings, machine, problems);
     check_store(settings, machine, warnings);
+    check_admin_socket(settings, warnings);
 }
 
 /// Adds a warning for each setting that has no effect on this machine, or less than it says.
@@ -245,6 +247,23 @@ fn check_store(settings: &Settings, machine: &Machine, warnings: &mut Vec<String
     }
 }
 
+/// The permissions of a Unix socket admit every process of the node's user, also a server.
+fn check_admin_socket(settings: &Settings, warnings: &mut Vec<String>) {
+    let admin = &settings.admin;
+    if !matches!(admin.listen, AdminAddress::Unix(_)) || !admin.token_file.as_os_str().is_empty() {
+        return;
+    }
+    if let Some((_, key, _)) =
+        stdio_backends(settings).find(|(_, _, stdio)| users::is_own(&stdio.user))
+    {
+        warnings.push(format!(
+            "`admin.listen` is a Unix socket without a token, and the server of `{key}` runs as the \
+             node's user: it can drain the node; give each server a `user` of its own, or set \
+             `admin.token_file`"
+        ));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,6 +360,25 @@ mod tests {
         let native =
             "store.url = 'redis://h'\n[tenants.acme.backends.main]\nkind = 'native'\nname = 'x'\n";
         assert_eq!(check_on(native, &[]), none());
+    }
+
+    #[test]
+    fn a_server_of_the_nodes_user_can_drain_a_node_whose_socket_needs_no_token() {
+        let socket = format!("admin.listen = 'unix:/run/roundhouse/admin.sock'\n{ONE}");
+        let (problems, warnings) = check_on(&socket, &[]);
+        assert_eq!((problems.len(), warnings.len()), (0, 1), "{warnings:?}");
+        assert!(warnings[0].contains("`admin.token_file`"), "{warnings:?}");
+        assert!(warnings[0].contains("`tenants.acme.backends.main`"), "{warnings:?}");
+        let with_token = format!("admin.token_file = '/etc/token'\n{socket}");
+        assert_eq!(check_on(&with_token, &[]), none());
+        let own_user = format!("{socket}user = '61234'\n");
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(check_on(&own_user, &[]).1, [""; 0]);
+        }
+        let own_number = format!("{socket}user = '{}'\n", rustix::process::geteuid().as_raw());
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(check_on(&own_number, &[]).1.len(), 1);
+        }
     }
 
     #[test]

@@ -34,6 +34,17 @@ pub(crate) fn resolve(user: &str) -> Result<Option<RunAs>, String> {
     }
 }
 
+/// Whether a server with this `user` runs as the node's own user.
+pub(crate) fn is_own(user: &str) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    match resolve(user) {
+        Ok(Some(run_as)) => run_as.uid == own,
+        Ok(None) => true,
+        // Such a server does not start.
+        Err(_) => false,
+    }
+}
+
 /// `name:password:uid:gid:comment:home:shell`.
 fn read_line(line: &str) -> Option<(String, RunAs)> {
     let mut fields = line.split(':');
