@@ -35,7 +35,8 @@ pub enum Command {
     Serve(Serve),
     /// Serve one tenant over standard input and output.
     Stdio(Stdio),
-    /// Check a settings file: print what it configures, or every problem in it.
+    /// Check a settings file: print what it configures and what a node warns of, or every problem
+    /// in it. The exit code is 1 if a node with it does not start.
     Check(Check),
 }
 
@@ -74,6 +75,9 @@ pub struct Stdio {
 pub struct Check {
     /// The settings file (TOML).
     pub config: PathBuf,
+    /// Exit with 1 also if there are only warnings.
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[cfg(test)]

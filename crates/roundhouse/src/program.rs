@@ -129,17 +129,21 @@ fn names(settings: &Settings) -> String {
 fn check(check: &Check) -> anyhow::Result<()> {
     let settings = Settings::read(Some(&check.config), &Environment::of_process())?;
     let mut found = found(&check.config, &settings);
+    let mut warnings = descriptors_of(&settings).warnings();
     // Planning needs a runtime. This one never runs, so nothing is connected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
     let plan = Roundhouse::from_settings(settings).plan()?;
     found += &protections(&plan);
-    let warnings = plan.warnings.into_iter().fold(Problems::default(), |mut problems, warning| {
-        problems.add(warning);
-        problems
-    });
-    warnings.or(())?;
-    print(&found)
+    warnings.extend(plan.warnings);
+    for warning in &warnings {
+        found += &format!("warning: {warning}\n");
+    }
+    print(&found)?;
+    if check.strict && !warnings.is_empty() {
+        bail!("the file is refused because of its warnings (--strict): {}", warnings.len());
+    }
+    Ok(())
 }
 
 fn found(file: &Path, settings: &Settings) -> String {
@@ -150,14 +154,15 @@ fn found(file: &Path, settings: &Settings) -> String {
         let auth = tenant.tenant.auth.as_deref().unwrap_or_default();
         found += &format!("tenant {name}: /{name}/mcp, auth {auth}, {}\n", backends(tenant));
     }
-    // `serve` raises its limit to the same value, if it is started with the limits of this shell.
-    let descriptors = Descriptors::of(descriptors::limit_of_process(), settings);
+    let descriptors = descriptors_of(settings);
     found += &format!("{}\n", descriptors.summary());
     found += &format!("{}\n", Memory::of(settings, descriptors.connections_total()).summary());
-    for warning in descriptors.warnings() {
-        found += &format!("warning: {warning}\n");
-    }
     found
+}
+
+/// `serve` raises its limit to the same value, if it is started with the limits of this shell.
+fn descriptors_of(settings: &Settings) -> Descriptors {
+    Descriptors::of(descriptors::limit_of_process(), settings)
 }
 
 fn protections(plan: &Plan) -> String {

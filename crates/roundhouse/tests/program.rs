@@ -432,18 +432,29 @@ fn a_machine_without_namespaces_serves_several_tenants_only_if_that_is_written()
     assert!(stderr.contains("`tenants.a.backends.main` must be separated"), "{stderr}");
 }
 
+/// The unit of systemd starts no node whose file `check` refuses.
 #[test]
-fn check_demands_a_password_of_a_redis_that_servers_can_reach() {
-    let open = format!("store.url = 'redis://127.0.0.1:1'\n{}", stdio_tenants(&["acme"]));
-    let (code, _, stderr) = {
-        let file = file(&open);
-        run_to_exit(&["check", file.path().to_str().unwrap()])
-    };
-    assert_eq!(code, Some(1));
-    assert!(stderr.contains("a Redis without a password"), "{stderr}");
-    let file = file(&format!("{open}network = 'none'\n"));
-    let (code, _, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
+fn check_prints_warnings_and_fails_because_of_them_only_if_it_is_strict() {
+    // Few connections and servers: the limit of descriptors may be low.
+    let bounds = "front.connections_max = 50\nfront.workers = 1\nnode.children_max = 10\n";
+    let redis = "store.url = 'redis://127.0.0.1:1'\n";
+    let open = format!("{bounds}{redis}{}", stdio_tenants(&["acme"]));
+    let warned = file(&open);
+    let (code, stdout, stderr) = run_to_exit(&["check", warned.path().to_str().unwrap()]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.contains("warning: `store.url` names a Redis without a password"), "{stdout}");
+    let (code, strict, stderr) =
+        run_to_exit(&["check", "--strict", warned.path().to_str().unwrap()]);
+    assert_eq!((code, strict), (Some(1), stdout));
+    assert!(stderr.contains("--strict"), "{stderr}");
+
+    let fine = file(&format!("{open}network = 'none'\n"));
+    let (code, stdout, stderr) = run_to_exit(&["check", "--strict", fine.path().to_str().unwrap()]);
     assert_eq!(code, Some(0), "{stderr}");
+    assert!(!stdout.contains("warning"), "{stdout}");
+    let wrong = file("tenants.acme.auth = 'open'");
+    let (code, _, stderr) = run_to_exit(&["check", wrong.path().to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{stderr}");
 }
 
 #[test]
