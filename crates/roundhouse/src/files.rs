@@ -42,6 +42,21 @@ pub(crate) fn secret_text(key: &str, path: &Path) -> Result<String, String> {
     text(key, path)
 }
 
+/// A warning if other users may read the key of a certificate, or change it. Such a file is not refused,
+/// since tools that issue certificates may write it so. The group may read it, as that of any secret.
+pub(crate) fn warning_of_open_key(key: &str, path: &Path) -> Option<String> {
+    // A file that cannot be read is a problem that is reported elsewhere.
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    (mode & OTHERS != 0).then(|| {
+        format!(
+            "`{key}`: {}: others may read or change the key (mode {:o}); chmod it to 600, or to 640 \
+             with the group of the node's user",
+            path.display(),
+            mode & 0o777
+        )
+    })
+}
+
 /// The token in the file that the setting `key` names, which operators send.
 pub(crate) fn token(key: &str, path: &Path) -> Result<AdminToken, String> {
     let text = secret_text(key, path)?;
@@ -127,6 +142,22 @@ mod tests {
         assert!(refusal.contains("chmod") && !refusal.contains("hunter2"), "{refusal}");
         mode(&file, 0o440);
         assert!(secret("cluster.secret", &Secret::default(), file.path()).is_ok());
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_a_warning_that_names_the_file_and_the_remedy() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for open in [0o604, 0o602, 0o644] {
+            mode(&file, open);
+            let warning = warning_of_open_key("cluster.tls.key_file", file.path()).unwrap();
+            assert!(warning.starts_with("`cluster.tls.key_file`: "), "{warning}");
+            assert!(warning.contains(&format!("mode {open:o}")), "{warning}");
+        }
+        for closed in [0o600, 0o640, 0o400] {
+            mode(&file, closed);
+            assert_eq!(warning_of_open_key("cluster.tls.key_file", file.path()), None);
+        }
+        assert_eq!(warning_of_open_key("cluster.tls.key_file", Path::new("")), None);
     }
 
     #[test]

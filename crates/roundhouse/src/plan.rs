@@ -87,6 +87,12 @@ impl Plan {
         let machine = Machine::probe(&settings, guard.as_ref());
         let mut warnings = Vec::new();
         sandbox::check(&settings, &machine, &mut problems, &mut warnings);
+        for (key, path) in [
+            ("cluster.tls.key_file", &settings.cluster.tls.key_file),
+            ("store.tls.key_file", &settings.store.tls.key_file),
+        ] {
+            warnings.extend(files::warning_of_open_key(key, path));
+        }
         let (children, budgets, store) = match base {
             Base::Start { store } => {
                 let settings = &settings;
