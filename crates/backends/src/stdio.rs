@@ -147,6 +147,11 @@ impl StdioSettings {
         }
     }
 
+    /// Whether the maximum number of processes is the one that every server has by default.
+    pub fn has_default_processes_max(&self) -> bool {
+        self.processes_max == default_processes_max()
+    }
+
     fn stop_grace(&self) -> Duration {
         Duration::from_millis(self.stop_grace_ms)
     }

@@ -124,7 +124,7 @@ pub(crate) fn check(
                     missing.join(", ")
                 ));
             }
-            Sandbox::Auto if !missing.is_empty() => {
+            Sandbox::Auto | Sandbox::Required => {
                 warn_of_refusals(&stdio, &key, protections, warnings);
             }
             Sandbox::None => warnings.extend(asked_for(&stdio).map(|(_, setting)| {
@@ -133,7 +133,6 @@ pub(crate) fn check(
                      `sandbox = \"auto\"`, or leave the setting out"
                 )
             })),
-            Sandbox::Auto | Sandbox::Required => {}
         }
     }
     check_cgroups(settings, machine, problems);
@@ -148,7 +147,11 @@ fn warn_of_refusals(
     protections: &Protections,
     warnings: &mut Vec<String>,
 ) {
-    let refused = asked_for(stdio).filter(|(protection, _)| !protections.grants(*protection));
+    let counts_in_cgroup = protections.has_controller("pids");
+    let refused = asked_for(stdio).filter(|(protection, _)| {
+        let is_bounded_otherwise = *protection == Protection::ProcessesMax && counts_in_cgroup;
+        !protections.grants(*protection) && !is_bounded_otherwise
+    });
     warnings.extend(refused.map(|(protection, setting)| {
         format!(
             "`{key}.{setting}` has no effect: this machine refuses {}; allow it as {PAGE} says, or \
@@ -212,7 +215,9 @@ fn stdio_tenants(settings: &Settings) -> usize {
 fn asked_for(stdio: &StdioSettings) -> impl Iterator<Item = (Protection, &'static str)> {
     let network = (stdio.network == Network::None).then_some((Protection::Network, "network"));
     let writes = (!stdio.write_paths.is_empty()).then_some((Protection::WriteList, "write_paths"));
-    network.into_iter().chain(writes)
+    let processes =
+        (!stdio.has_default_processes_max()).then_some((Protection::ProcessesMax, "processes_max"));
+    network.into_iter().chain(writes).chain(processes)
 }
 
 /// The protections that the settings ask for and the machine refuses, with the reasons.
@@ -331,6 +336,21 @@ mod tests {
         assert!(warnings[0].contains("`tenants.acme.backends.main.write_paths`"), "{warnings:?}");
         let (_, warnings) = check_on(&format!("{lists}sandbox = 'none'\n"), &[]);
         assert!(warnings[0].contains("has no effect with `sandbox = \"none\"`"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_bound_of_processes_that_the_kernel_does_not_apply_to_root_is_a_warning_where_it_is_set() {
+        let refused = [Protection::ProcessesMax];
+        assert_eq!(check_on(ONE, &refused), none());
+        for sandbox in ["auto", "required"] {
+            let set = format!("{ONE}processes_max = 20\nsandbox = '{sandbox}'\n");
+            assert_eq!(check_on(&set, &[]), none());
+            let (problems, warnings) = check_on(&set, &refused);
+            assert_eq!((problems.len(), warnings.len()), (0, 1), "{problems:?} {warnings:?}");
+            assert!(
+                warnings[0].contains("`tenants.acme.backends.main.processes_max` has no effect")
+            );
+        }
     }
 
     #[test]

@@ -101,7 +101,9 @@ fn probe_processes(guard: &Guard) -> io::Result<()> {
     setrlimit(Resource::Nproc, before)?;
     match started {
         Err(_) => Ok(()),
-        Ok(_) => Err(io::Error::other("the kernel does not bound the processes of root")),
+        Ok(_) => Err(io::Error::other(
+            "the kernel does not bound the processes of root; use `user`, or `node.cgroup`",
+        )),
     }
 }
 
