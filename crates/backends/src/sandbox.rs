@@ -144,9 +144,10 @@ impl Protections {
         protections
     }
 
-    /// The same with cgroups in this directory, if servers can have some there.
+    /// The same with cgroups in this directory, if servers can have some there. Changes nothing in it:
+    /// a node that starts calls [`stdio::prepare_cgroups`].
     pub fn with_cgroups(mut self, folder: &Path) -> Self {
-        match stdio::prepare_cgroups(folder) {
+        match stdio::inspect_cgroups(folder) {
             Ok(controllers) => {
                 self.outcomes.insert(Protection::Cgroup, Ok(()));
                 self.cgroups = Some((folder.to_owned(), controllers));

@@ -21,7 +21,8 @@ use protocol::SessionId;
 use serde::{Deserialize, Serialize};
 
 use self::cgroup::CgroupLimits;
-pub(crate) use self::cgroup::prepare as prepare_cgroups;
+pub(crate) use self::cgroup::inspect as inspect_cgroups;
+pub use self::cgroup::prepare as prepare_cgroups;
 pub use self::children::{Children, ChildrenSettings, INHERITED};
 use crate::guard::{Confinement, ResourceLimits};
 use crate::sandbox::{Network, Protection, Protections, Sandbox};

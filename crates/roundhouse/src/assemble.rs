@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actors::{Care, Handle};
+use backends::sandbox::Protection;
 use budget::Budget;
 use cluster::Membership;
 use store::Store;
@@ -17,6 +18,7 @@ use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
 use crate::reload::Reload;
+use crate::settings::Problems;
 use crate::{Error, metrics, sandbox, watch};
 
 /// How long responses may still be written after their sessions have ended.
@@ -92,6 +94,17 @@ impl Plan {
         }
     }
 
+    /// Prepares the directory of the servers' cgroups, for a node that starts. A plan alone changes
+    /// nothing of the machine: `check` makes one as well.
+    pub(crate) fn prepare_cgroups(&self) -> Result<(), Problems> {
+        let folder = &self.settings.node.cgroup;
+        if folder.as_os_str().is_empty() || !self.protections.grants(Protection::Cgroup) {
+            return Ok(());
+        }
+        backends::stdio::prepare_cgroups(folder)
+            .map_err(|reason| Problems::one(sandbox::unusable_cgroup(&reason)))
+    }
+
     /// Logs what separates stdio servers, and what an operator should change.
     pub(crate) fn report_protections(&self) {
         self.protections.show();
@@ -116,6 +129,7 @@ impl Plan {
         started: impl FnOnce(&front::Running),
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
+        self.prepare_cgroups()?;
         let readiness = Readiness::waiting_for("starting");
         let membership = peers::join(&self.cluster, &self.store).await?;
         let cluster = membership.cluster().clone();

@@ -98,6 +98,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let settings = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
     telemetry::init(&settings.log)?;
     let plan = Roundhouse::from_settings(settings).plan()?;
+    plan.prepare_cgroups()?;
     plan.report_protections();
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
         bail!("there is no tenant `{}`; there is: {}", stdio.tenant, names(&plan.settings));

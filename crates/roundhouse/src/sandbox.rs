@@ -177,10 +177,7 @@ fn check_cgroups(settings: &Settings, machine: &Machine, problems: &mut Problems
         && !settings.node.cgroup.as_os_str().is_empty()
         && let Some(reason) = protections.refusal(Protection::Cgroup)
     {
-        problems.add(format!(
-            "`node.cgroup` cannot be used: {reason}; name an empty directory of cgroup v2 that was \
-             delegated to the node's user, as {PAGE} says, or leave it out"
-        ));
+        problems.add(unusable_cgroup(reason));
         return;
     }
     for (_, key, stdio) in stdio_backends(settings) {
@@ -203,6 +200,14 @@ fn check_cgroups(settings: &Settings, machine: &Machine, problems: &mut Problems
             }
         }
     }
+}
+
+/// The problem of a directory for cgroups that cannot be used for this reason.
+pub(crate) fn unusable_cgroup(reason: &str) -> String {
+    format!(
+        "`node.cgroup` cannot be used: {reason}; name an empty directory of cgroup v2 that was \
+         delegated to the node's user, as {PAGE} says, or leave it out"
+    )
 }
 
 fn stdio_tenants(settings: &Settings) -> usize {

@@ -373,6 +373,44 @@ fn check_prints_what_the_machine_grants_to_servers() {
     assert!(line.contains("cgroup (`node.cgroup` names no delegated directory)"), "{line}");
 }
 
+#[test]
+fn check_names_a_bound_of_processes_that_has_no_effect_for_root() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let check = |user: &str| {
+        let text = format!("{}processes_max = 20\n{user}", stdio_tenants(&["acme"]));
+        run_to_exit(&["check", file(&text).path().to_str().unwrap()])
+    };
+    let (code, stdout, stderr) = check("");
+    assert_eq!(code, Some(0), "{stderr}");
+    let warning = "`tenants.acme.backends.main.processes_max` has no effect";
+    assert!(stdout.contains(warning) && stdout.contains("processes of root"), "{stdout}");
+    let (_, stdout, _) = check("user = '61234'\n");
+    assert!(!stdout.contains(warning), "{stdout}");
+}
+
+/// A node may be running with the same file.
+#[test]
+fn check_changes_nothing_in_the_directory_of_cgroups_and_a_start_prepares_it() {
+    let cgroups = tempfile::tempdir().unwrap();
+    std::fs::write(cgroups.path().join("cgroup.controllers"), "").unwrap();
+    let of_a_server = cgroups.path().join("server-of-a-node");
+    std::fs::create_dir(&of_a_server).unwrap();
+    let file = file(&format!(
+        "node.cgroup = '{}'\n{}",
+        cgroups.path().display(),
+        stdio_tenants(&["acme"])
+    ));
+    let path = file.path().to_str().unwrap();
+    let (code, _, stderr) = run_to_exit(&["check", path]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(of_a_server.exists());
+    let mut command = roundhouse(&["stdio", "--tenant", "acme", "--config", path]);
+    assert!(command.stdin(Stdio::null()).output().unwrap().status.success());
+    assert!(!of_a_server.exists());
+}
+
 /// Runs the program with these arguments, after a shell has removed protections of the machine.
 fn on_a_machine(change: &str, args: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new("unshare")

@@ -8,9 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::Access;
+
 /// The controllers that the node asks for. A bound whose controller the directory does not have
 /// cannot be set.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+/// The file with the controllers that cgroups below the directory have.
+const ENABLED: &str = "cgroup.subtree_control";
 
 /// How often the removal of a cgroup is tried: killed processes leave it a moment later.
 const REMOVALS_MAX: u32 = 20;
@@ -37,18 +42,33 @@ impl CgroupLimits {
     }
 }
 
-/// Checks that servers can have cgroups in this directory, and enables the controllers that it
-/// has. Removes the empty cgroups of an earlier node.
-pub(crate) fn prepare(folder: &Path) -> Result<Vec<String>, String> {
-    let controllers = fs::read_to_string(folder.join("cgroup.controllers"))
-        .map_err(|error| format!("it is not a directory of cgroup v2: {error}"))?;
-    let available: Vec<String> = controllers
-        .split_ascii_whitespace()
-        .filter(|controller| CONTROLLERS.contains(controller))
-        .map(str::to_owned)
-        .collect();
-    for controller in &available {
-        fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"))
+/// Finds out whether servers can have cgroups in this directory: returns the controllers that it has.
+/// Changes nothing, so it can be called for the directory of a node that runs.
+pub(crate) fn inspect(folder: &Path) -> Result<Vec<String>, String> {
+    let available = controllers(folder)?;
+    let may_write = |path: &Path, what: &str| {
+        let access = Access::WRITE_OK;
+        rustix::fs::access(path, access).map_err(|error| format!("{what}: {error}"))
+    };
+    may_write(folder, "no cgroup can be created in it")?;
+    let enabled = fs::read_to_string(folder.join(ENABLED)).unwrap_or_default();
+    let is_enabled = |name: &String| enabled.split_ascii_whitespace().any(|found| found == name);
+    let Some(missing) = available.iter().find(|name| !is_enabled(name)) else {
+        return Ok(available);
+    };
+    let what = format!("the controller `{missing}` cannot be enabled");
+    may_write(&folder.join(ENABLED), &what)?;
+    match fs::read_to_string(folder.join("cgroup.procs")) {
+        Ok(processes) if !processes.is_empty() => Err(format!("{what}: it has processes")),
+        _ => Ok(available),
+    }
+}
+
+/// Prepares this directory for the cgroups of servers: enables its controllers, and removes the empty
+/// cgroups of an earlier node. For a node that starts.
+pub fn prepare(folder: &Path) -> Result<(), String> {
+    for controller in controllers(folder)? {
+        fs::write(folder.join(ENABLED), format!("+{controller}"))
             .map_err(|error| format!("the controller `{controller}` cannot be enabled: {error}"))?;
     }
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -60,13 +80,22 @@ pub(crate) fn prepare(folder: &Path) -> Result<Vec<String>, String> {
     let trial = Cgroup::create(folder, "trial", &CgroupLimits::default())
         .map_err(|error| format!("no cgroup can be created in it: {error}"))?;
     drop(trial);
-    Ok(available)
+    Ok(())
+}
+
+/// The controllers of this directory that the node asks for.
+fn controllers(folder: &Path) -> Result<Vec<String>, String> {
+    let controllers = fs::read_to_string(folder.join("cgroup.controllers"))
+        .map_err(|error| format!("it is not a directory of cgroup v2: {error}"))?;
+    let available = controllers.split_ascii_whitespace();
+    Ok(available.filter(|name| CONTROLLERS.contains(name)).map(str::to_owned).collect())
 }
 
 /// The beginning of the names of the node's cgroups.
 const PREFIX: &str = "server-";
 
-/// The cgroup of one server. Dropping it kills the processes that it still has, and removes it.
+/// The cgroup of one server. Dropping it kills the processes that it still has, and removes it. This
+/// may block for some milliseconds, or longer in the kernel.
 pub(super) struct Cgroup(PathBuf);
 
 impl Cgroup {

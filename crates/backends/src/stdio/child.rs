@@ -163,17 +163,25 @@ impl UnreapedChild {
         if !has_ended(self.pid()) {
             return false;
         }
-        let (_, must_search) = self.finish();
+        let (_, must_search) = self.reap();
         if must_search {
             self.kill_marked();
         }
         true
     }
 
-    /// Kills the group of a process that has ended, and reaps the process. Returns its status, and
-    /// whether its descendants must be searched for because its guard was killed. That search is
-    /// slow.
-    pub(super) fn finish(&mut self) -> (Option<ExitStatus>, bool) {
+    /// Kills what a process that has ended has left, and reaps the process. Blocks for some
+    /// milliseconds if it had a cgroup, and longer if its guard was killed: then its descendants must
+    /// be searched for.
+    pub(super) fn finish(mut self) -> Option<ExitStatus> {
+        let (status, must_search) = self.reap();
+        if must_search {
+            self.kill_marked();
+        }
+        status
+    }
+
+    fn reap(&mut self) -> (Option<ExitStatus>, bool) {
         // Has no effect after a guard's normal exit, which leaves no process.
         self.kill();
         let status = self.process.wait().ok();
@@ -185,7 +193,7 @@ impl UnreapedChild {
 
     /// Kills the descendants of a guard that was killed. They are orphans now; the mark in their
     /// environment identifies them.
-    pub(super) fn kill_marked(&self) {
+    fn kill_marked(&self) {
         let mark = format!("{MARK}={}", self.mark).into_bytes();
         let is_marked = |pid: &Pid| {
             let path = format!("/proc/{}/environ", pid.as_raw_nonzero());

@@ -206,11 +206,8 @@ async fn reap(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
     if !child.has_ended() {
         return None;
     }
-    let mut unreaped = child.into_unreaped()?;
-    let (status, must_search) = unreaped.finish();
-    if must_search {
-        let _ = tokio::task::spawn_blocking(move || unreaped.kill_marked()).await;
-    }
+    let unreaped = child.into_unreaped()?;
+    let status = tokio::task::spawn_blocking(move || unreaped.finish()).await.ok().flatten();
     if let Some(writing) = pipes.writing {
         writing.abort();
     }

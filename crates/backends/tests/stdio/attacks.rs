@@ -178,6 +178,7 @@ impl Drop for Cgroups {
 #[tokio::test]
 async fn a_cgroup_ends_what_a_server_without_a_namespace_leaves() {
     let Some(cgroups) = Cgroups::create("escape") else { return };
+    backends::stdio::prepare_cgroups(&cgroups.0).unwrap();
     let children = with(unprotected().with_cgroups(&cgroups.0));
     let (settings, sleep) = escape("cgroup-escape");
     let mut talk = Talk::up(settings, &children).await;

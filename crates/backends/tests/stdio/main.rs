@@ -1,6 +1,7 @@
 //! Tests of servers that are programs: their messages, their end, and their descendants.
 
 mod attacks;
+mod cgroups;
 mod kernel_files;
 mod namespaces;
 mod orphans;
