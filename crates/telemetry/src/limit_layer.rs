@@ -98,12 +98,15 @@ impl Limiter {
             Some(tenant) => Key::Tenant(site, tenant),
             None => Key::Site(site),
         };
-        let verdict = self.lock().admit(key, now, || sample(event));
-        if verdict == Verdict::Write {
-            return true;
-        }
+        let verdict = self.lock().admit(key, now);
+        let Verdict::LeaveOut { is_first, needs_sample } = verdict else { return true };
         metrics::LINES_LEFT_OUT.inc();
-        if verdict == (Verdict::LeaveOut { is_first: true }) {
+        if let Some(key) = needs_sample {
+            // The fields of the event are formatted while other threads may log.
+            let sample = sample(event);
+            self.lock().add_sample(&key, sample);
+        }
+        if is_first {
             self.left_out.notify_one();
         }
         false
@@ -121,7 +124,7 @@ impl Limiter {
         all.iter().for_each(write_report);
     }
 
-    /// No code panics under this lock, except the `Debug` of a field; poisoning is ignored.
+    /// No code panics under this lock.
     fn lock(&self) -> MutexGuard<'_, LineLimit> {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,12 +205,16 @@ impl Visit for Texts {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let is_tenant = self.tenant.is_none() && TENANT_FIELDS.contains(&field.name());
+        if field.name() != "message" && !is_tenant {
+            return;
+        }
         let mut text = format!("{value:?}");
         text.truncate(text.floor_char_boundary(MESSAGE_BYTES_MAX));
-        if field.name() == "message" {
-            self.message = text;
-        } else if self.tenant.is_none() && TENANT_FIELDS.contains(&field.name()) {
+        if is_tenant {
             self.tenant = Some(text);
+        } else {
+            self.message = text;
         }
     }
 }
@@ -300,6 +307,27 @@ mod tests {
         assert_eq!((of("tenant=b"), of("tenant=c")), (5, 5));
         assert_eq!(of("of=\"a/main\""), 1, "{text:?}");
         assert!(text.last().unwrap().contains("ERROR"), "{text:?}");
+    }
+
+    /// A field whose text says whether other threads may log while it is formatted.
+    struct Probe<'a>(&'a Limiter);
+
+    impl std::fmt::Debug for Probe<'_> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            if self.0.limit.try_lock().is_err() {
+                panic!("formatted while the limit is locked");
+            }
+            f.write_str("probe")
+        }
+    }
+
+    #[test]
+    fn fields_are_formatted_while_other_threads_may_log() {
+        let [text, _] = logged(|limiter| {
+            (0..100).for_each(|_| tracing::warn!(backend = ?Probe(limiter), "refused"));
+            limiter.report();
+        });
+        assert!(text.last().unwrap().contains("of=\"probe\""), "{text:?}");
     }
 
     #[test]

@@ -11,6 +11,10 @@ use tracing::callsite::Identifier;
 /// none is, a tenant's lines share the bucket of their call site with those of other tenants.
 const BUCKETS_MAX: usize = 1_024;
 
+/// The least time between two searches for buckets that are full again. A search visits all buckets, and
+/// every thread that logs waits meanwhile: without this time each line of a flood would cause one.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Most buckets of call sites without a tenant. A program has fewer call sites; at this bound all
 /// further ones share one bucket.
 const SITES_MAX: usize = 4 * BUCKETS_MAX;
@@ -58,16 +62,21 @@ pub(crate) struct LeftOut {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Write,
-    /// Not written, and counted. `is_first`: no line was waiting for a report before.
+    /// Not written, and counted.
     LeaveOut {
+        /// No line was waiting for a report before.
         is_first: bool,
+        /// The bucket that has no sample yet: pass it to [`LineLimit::add_sample`].
+        needs_sample: Option<Key>,
     },
 }
 
 struct Bucket {
     /// When the bucket will be full again.
     full_at: Instant,
-    left_out: Option<Box<LeftOut>>,
+    /// Lines that were left out since the last report.
+    left_out: u64,
+    sample: Option<Box<Sample>>,
 }
 
 /// The buckets of all call sites.
@@ -77,6 +86,8 @@ pub(crate) struct LineLimit {
     /// How far ahead of the clock [`Bucket::full_at`] may be.
     ahead_max: Duration,
     buckets: HashMap<Key, Bucket>,
+    /// When buckets may be searched for those that are full again; `None` before the first search.
+    next_search: Option<Instant>,
     has_left_out: bool,
 }
 
@@ -88,29 +99,36 @@ impl LineLimit {
             interval,
             ahead_max: interval * burst.max(1),
             buckets: HashMap::new(),
+            next_search: None,
             has_left_out: false,
         }
     }
 
-    /// Decides about one line. Calls `sample` for the first line of a bucket that is left out.
-    pub(crate) fn admit(
-        &mut self,
-        key: Key,
-        now: Instant,
-        sample: impl FnOnce() -> Sample,
-    ) -> Verdict {
+    /// Decides about one line.
+    pub(crate) fn admit(&mut self, key: Key, now: Instant) -> Verdict {
         let key = self.key_within_bounds(key, now);
-        let bucket = self.buckets.entry(key).or_insert(Bucket { full_at: now, left_out: None });
+        let new = Bucket { full_at: now, left_out: 0, sample: None };
+        let bucket = self.buckets.entry(key.clone()).or_insert(new);
         let full_at = bucket.full_at.max(now) + self.interval;
         if full_at - now <= self.ahead_max {
             bucket.full_at = full_at;
             return Verdict::Write;
         }
-        match &mut bucket.left_out {
-            Some(left_out) => left_out.lines += 1,
-            none => *none = Some(Box::new(LeftOut { lines: 1, sample: sample() })),
+        bucket.left_out += 1;
+        Verdict::LeaveOut {
+            is_first: !std::mem::replace(&mut self.has_left_out, true),
+            needs_sample: bucket.sample.is_none().then_some(key),
         }
-        Verdict::LeaveOut { is_first: !std::mem::replace(&mut self.has_left_out, true) }
+    }
+
+    /// Adds the sample for the lines of a bucket that are left out. Lines without one wait for the next
+    /// report.
+    pub(crate) fn add_sample(&mut self, key: &Key, sample: Sample) {
+        if let Some(bucket) = self.buckets.get_mut(key)
+            && bucket.left_out > 0
+        {
+            bucket.sample.get_or_insert(Box::new(sample));
+        }
     }
 
     /// Whether lines were left out since the last report.
@@ -123,17 +141,31 @@ impl LineLimit {
         if !std::mem::take(&mut self.has_left_out) {
             return Vec::new();
         }
-        self.buckets.values_mut().filter_map(|bucket| Some(*bucket.left_out.take()?)).collect()
+        let mut all = Vec::new();
+        for bucket in self.buckets.values_mut().filter(|bucket| bucket.left_out > 0) {
+            match bucket.sample.take() {
+                Some(sample) => {
+                    let lines = std::mem::take(&mut bucket.left_out);
+                    all.push(LeftOut { lines, sample: *sample });
+                }
+                // Another thread is about to add it.
+                None => self.has_left_out = true,
+            }
+        }
+        all
     }
 
     fn key_within_bounds(&mut self, key: Key, now: Instant) -> Key {
         if self.buckets.len() < BUCKETS_MAX || self.buckets.contains_key(&key) {
             return key;
         }
-        // A full bucket decides as a new one does.
-        self.buckets.retain(|_, bucket| bucket.full_at > now || bucket.left_out.is_some());
-        if self.buckets.len() < BUCKETS_MAX {
-            return key;
+        if self.next_search.is_none_or(|next| now >= next) {
+            self.next_search = Some(now + SEARCH_INTERVAL);
+            // A full bucket decides as a new one does.
+            self.buckets.retain(|_, bucket| bucket.full_at > now || bucket.left_out > 0);
+            if self.buckets.len() < BUCKETS_MAX {
+                return key;
+            }
         }
         let key = key.of_all_tenants();
         let has_room = self.buckets.len() < SITES_MAX;
@@ -169,9 +201,18 @@ mod tests {
         Sample { level: Level::WARN, site: "a:1".into(), message: "m".into(), tenant: None }
     }
 
+    /// Admits one line, as the layer does.
+    fn admit(limit: &mut LineLimit, key: Key, now: Instant) -> Verdict {
+        let verdict = limit.admit(key, now);
+        if let Verdict::LeaveOut { needs_sample: Some(key), .. } = &verdict {
+            limit.add_sample(key, sample());
+        }
+        verdict
+    }
+
     /// Admits `lines` lines at one time; returns how many are written.
     fn write(limit: &mut LineLimit, key: &Key, now: Instant, lines: usize) -> usize {
-        let verdicts = (0..lines).map(|_| limit.admit(key.clone(), now, sample));
+        let verdicts = (0..lines).map(|_| admit(limit, key.clone(), now));
         verdicts.filter(|verdict| *verdict == Verdict::Write).count()
     }
 
@@ -208,16 +249,37 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_left_out_since_a_report_is_marked() {
+    fn the_first_line_left_out_since_a_report_is_marked_and_asks_for_the_sample() {
         let (mut limit, now) = (LineLimit::new(1, 1), Instant::now());
         let key = Key::Site(site(1));
-        let admit = |limit: &mut LineLimit| limit.admit(key.clone(), now, sample);
-        assert_eq!(admit(&mut limit), Verdict::Write);
-        assert_eq!(admit(&mut limit), Verdict::LeaveOut { is_first: true });
-        assert_eq!(admit(&mut limit), Verdict::LeaveOut { is_first: false });
+        let left_out = |is_first, needs_sample| Verdict::LeaveOut { is_first, needs_sample };
+        assert_eq!(limit.admit(key.clone(), now), Verdict::Write);
+        assert_eq!(limit.admit(key.clone(), now), left_out(true, Some(key.clone())));
+        assert_eq!(limit.admit(key.clone(), now), left_out(false, Some(key.clone())));
+        assert!(limit.take_left_out().is_empty(), "the sample is not there yet");
         assert!(limit.has_left_out());
-        limit.take_left_out();
-        assert_eq!(admit(&mut limit), Verdict::LeaveOut { is_first: true });
+        limit.add_sample(&key, sample());
+        assert_eq!(limit.admit(key.clone(), now), left_out(false, None));
+        assert_eq!(limit.take_left_out(), [LeftOut { lines: 3, sample: sample() }]);
+        assert!(!limit.has_left_out());
+        limit.add_sample(&key, sample());
+        assert_eq!(limit.admit(key.clone(), now), left_out(true, Some(key)), "for new lines only");
+    }
+
+    #[test]
+    fn a_flood_of_tenants_causes_at_most_ten_searches_a_second() {
+        let (mut limit, now) = (LineLimit::new(100, 20), Instant::now());
+        let one = site(1);
+        // The last line finds no bucket that is full again. A bucket with one line is so after 10 ms.
+        for tenant in 0..=BUCKETS_MAX as u64 {
+            admit(&mut limit, Key::Tenant(one.clone(), tenant), now);
+        }
+        write(&mut limit, &Key::Site(one.clone()), now, 20);
+        let newcomer = Key::Tenant(one.clone(), 1 << 40);
+        let soon = now + SEARCH_INTERVAL / 2;
+        assert_eq!(write(&mut limit, &newcomer, soon, 30), 5, "shares a bucket: no search");
+        assert_eq!(write(&mut limit, &newcomer, now + SEARCH_INTERVAL, 30), 20);
+        assert!(limit.buckets.len() < 10, "{}", limit.buckets.len());
     }
 
     #[test]
@@ -225,7 +287,7 @@ mod tests {
         let (mut limit, now) = (LineLimit::new(10, 20), Instant::now());
         let one = site(1);
         for tenant in 0..10_000 {
-            limit.admit(Key::Tenant(one.clone(), tenant), now, sample);
+            admit(&mut limit, Key::Tenant(one.clone(), tenant), now);
         }
         assert!(limit.buckets.len() <= BUCKETS_MAX + 1, "{}", limit.buckets.len());
         let more = (20_000..21_000).map(|tenant| Key::Tenant(one.clone(), tenant));
