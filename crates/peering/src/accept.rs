@@ -1,11 +1,10 @@
 //! Accepts connections of peers. The number of connections that are not authenticated yet is
 //! bounded.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -18,12 +17,9 @@ use crate::handshake::{self, HandshakeError, Purpose};
 use crate::inbox::Inbox;
 use crate::protection::{Credentials, Protection};
 use crate::socket::Socket;
+use crate::unauthenticated::UnauthenticatedConnections;
 use crate::wire::Wire;
 use crate::{FRAME_BYTES_MAX, PING_MS_MAX, metrics, tls};
-
-/// The most connections that are not authenticated yet. At this bound a new connection closes the
-/// oldest of them, so that they cannot keep peers out.
-const UNAUTHENTICATED_MAX: usize = 64;
 
 /// The first byte of a TLS connection: the type of a handshake record. The first byte of a plain
 /// connection is the length of its first frame, and no `Hello` is as short as 22 bytes.
@@ -38,9 +34,9 @@ pub struct Listener {
 
 impl Listener {
     /// Registers a connection that has arrived. At the bound, the oldest connection that is not
-    /// authenticated is closed. Call [`Arrival::meet`] in a task of its own.
+    /// authenticated is closed, of the address that has most of them. Call [`Arrival::meet`] in a task of its own.
     pub fn accept(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) -> Arrival {
-        let connection = UnauthenticatedConnection::new(self);
+        let connection = UnauthenticatedConnection::new(self, from);
         Arrival { connection, stream, from }
     }
 }
@@ -63,17 +59,6 @@ impl Arrival {
     }
 }
 
-/// The connections that are not authenticated yet, oldest first, each with the token that closes
-/// it. At most [`UNAUTHENTICATED_MAX`].
-#[derive(Default)]
-struct UnauthenticatedConnections(Mutex<(u64, BTreeMap<u64, CancellationToken>)>);
-
-impl UnauthenticatedConnections {
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, CancellationToken>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The registration of one such connection, until it is authenticated or closed.
 struct UnauthenticatedConnection {
     number: u64,
@@ -83,28 +68,16 @@ struct UnauthenticatedConnection {
 }
 
 impl UnauthenticatedConnection {
-    fn new(listener: &Arc<Listener>) -> Self {
+    fn new(listener: &Arc<Listener>, from: SocketAddr) -> Self {
         let place = CancellationToken::new();
-        let mut all = listener.unauthenticated.lock();
-        let (next, places) = &mut *all;
-        let number = *next;
-        *next += 1;
-        if places.len() >= UNAUTHENTICATED_MAX
-            && let Some((_, oldest)) = places.pop_first()
-        {
-            metrics::LINKS_REFUSED.inc();
-            tracing::debug!("closed the oldest unauthenticated connection: there are too many");
-            oldest.cancel();
-        }
-        places.insert(number, place.clone());
-        drop(all);
+        let number = listener.unauthenticated.add(from.ip(), place.clone());
         Self { number, place, listener: listener.clone() }
     }
 }
 
 impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
-        self.listener.unauthenticated.lock().1.remove(&self.number);
+        self.listener.unauthenticated.remove(self.number);
     }
 }
 

@@ -29,6 +29,7 @@ mod proof;
 mod protection;
 mod socket;
 mod tls;
+mod unauthenticated;
 mod versions;
 mod wire;
 
