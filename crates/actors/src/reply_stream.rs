@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use budget::{GRANULE_BYTES, Held};
 use conversation::Frame;
 use ownership::{ReplyEvent, SessionRequest};
 use protocol::SessionId;
@@ -11,6 +12,7 @@ use crate::Caller;
 use crate::node::Node;
 use crate::reply::KeepAliveTimer;
 use crate::routing::{Owner, RoutedRequest};
+use crate::session_bytes::charge;
 
 /// The reply to one request of a client, whichever node the session is on: one answer, or a stream
 /// of events. Bounded: the stream is aborted if its reader falls behind. Dropping it notifies the
@@ -67,6 +69,12 @@ impl ReplyStream {
             }
             (None, event) => event,
         }
+    }
+
+    /// Charges bytes of the reply that its client has not read yet to the share of the tenant, until
+    /// the returned value is dropped. `None` for bytes that are too few to count.
+    pub fn charge(&self, bytes: usize) -> Option<Held> {
+        if bytes < GRANULE_BYTES { None } else { charge(bytes, &self.routed.share()) }
     }
 
     fn start_keep_alive(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use budget::{Budget, Share, ShareLimits};
+use budget::{Budget, Held, Share, ShareLimits, in_granules};
 use tokio::sync::Notify;
 
 /// The budget of the bytes that sessions keep: their logs, requests, waiting messages, subscriptions,
@@ -59,4 +59,15 @@ impl SessionBytes {
     pub(crate) async fn exceeded(&self) {
         self.excess.notified().await;
     }
+}
+
+/// Charges bytes to a share until the returned value is dropped. `None` for bytes that are too few
+/// to count.
+pub(crate) fn charge(bytes: usize, share: &Share) -> Option<Held> {
+    let bytes = in_granules(bytes);
+    (bytes > 0).then(|| {
+        let mut held = Held::nothing(share);
+        held.set(bytes);
+        held
+    })
 }

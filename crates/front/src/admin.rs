@@ -192,7 +192,7 @@ fn ready(readiness: &Readiness) -> Response<Body> {
 }
 
 fn text(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::with_body(status, Body::Whole(body.into()));
+    let mut response = Response::with_body(status, Body::whole(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

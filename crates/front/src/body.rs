@@ -7,6 +7,7 @@ use actix_http::Payload;
 use actix_http::body::{BodySize, MessageBody};
 use bytes::Bytes;
 
+use crate::pieces::Pieces;
 use crate::sse_body::{Broken, SseBody};
 
 /// A response's body.
@@ -14,7 +15,7 @@ pub(crate) enum Body {
     /// No bytes.
     Empty,
     /// The whole body.
-    Whole(Bytes),
+    Whole(Pieces),
     /// A refusal, and the unread rest of the request's body. While the rest is held, the HTTP
     /// layer treats the connection as not reusable: it sends `Connection: close` and reads on for
     /// a bounded time. A client that is still sending can then read the answer instead of a reset
@@ -24,15 +25,21 @@ pub(crate) enum Body {
     Events(SseBody),
 }
 
+impl Body {
+    /// A body of these bytes.
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self::Whole(Pieces::new(bytes.into()))
+    }
+}
+
 impl MessageBody for Body {
     type Error = Broken;
 
     fn size(&self) -> BodySize {
         match self {
             Self::Empty => BodySize::Sized(0),
-            Self::Whole(bytes) | Self::Early { answer: bytes, .. } => {
-                BodySize::Sized(bytes.len() as u64)
-            }
+            Self::Whole(pieces) => BodySize::Sized(pieces.len() as u64),
+            Self::Early { answer, .. } => BodySize::Sized(answer.len() as u64),
             Self::Events(_) => BodySize::Stream,
         }
     }
@@ -41,13 +48,14 @@ impl MessageBody for Body {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Broken>>> {
-        let whole = match self.get_mut() {
-            Self::Empty => return Poll::Ready(None),
-            Self::Events(events) => {
-                return Poll::Ready(ready!(events.poll_chunk(context)));
+        Poll::Ready(match self.get_mut() {
+            Self::Empty => None,
+            Self::Events(events) => ready!(events.poll_chunk(context)),
+            Self::Whole(pieces) => pieces.next_piece().map(Ok),
+            Self::Early { answer, .. } => {
+                let answer = std::mem::take(answer);
+                (!answer.is_empty()).then_some(Ok(answer))
             }
-            Self::Whole(bytes) | Self::Early { answer: bytes, .. } => std::mem::take(bytes),
-        };
-        Poll::Ready((!whole.is_empty()).then_some(Ok(whole)))
+        })
     }
 }

@@ -26,6 +26,7 @@ mod heads;
 mod http_sse;
 mod metrics;
 mod origin;
+mod pieces;
 mod places;
 mod recent_rate;
 mod refusal;

@@ -166,7 +166,7 @@ impl Refused {
     pub(crate) fn into_response(self) -> Response<Body> {
         let error = protocol::Response::rejecting(&self.rejection).raw().clone();
         let body = match self.unread {
-            Payload::None => Body::Whole(error),
+            Payload::None => Body::whole(error),
             unread => Body::Early { answer: error, _unread: unread },
         };
         let mut response = Response::with_body(self.status, body);

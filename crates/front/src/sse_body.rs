@@ -13,9 +13,10 @@ use protocol::sse;
 
 use crate::drain::Present;
 use crate::metrics::{GaugeGuard, STREAMS};
+use crate::pieces::{PIECE_BYTES, Pieces};
 
 /// A chunk is written once it has this length, even if more is ready.
-const CHUNK_BYTES: usize = 32 << 10;
+const CHUNK_BYTES: usize = PIECE_BYTES;
 
 /// Initial capacity of a chunk: more than the frames without a message need.
 const CHUNK_BYTES_MIN: usize = 128;
@@ -25,6 +26,8 @@ const CHUNK_BYTES_MIN: usize = 128;
 pub(crate) struct SseBody {
     replies: ReplyStream,
     buffer: BytesMut,
+    /// A chunk that is longer than [`CHUNK_BYTES`], as far as it was not written.
+    long: Pieces,
     end: End,
     _open: GaugeGuard,
     _present: Present,
@@ -54,6 +57,7 @@ impl SseBody {
         Self {
             replies,
             buffer: BytesMut::new(),
+            long: Pieces::default(),
             end: End::Open,
             _open: GaugeGuard::new(&STREAMS),
             _present: present,
@@ -71,10 +75,18 @@ impl SseBody {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Broken>>> {
+        if let Some(piece) = self.long.next_piece() {
+            return Poll::Ready(Some(Ok(piece)));
+        }
         self.fill(context);
         if !self.buffer.is_empty() {
             // The buffer is not kept: most streams are idle most of the time.
-            return Poll::Ready(Some(Ok(std::mem::take(&mut self.buffer).freeze())));
+            let chunk = std::mem::take(&mut self.buffer).freeze();
+            if chunk.len() <= CHUNK_BYTES {
+                return Poll::Ready(Some(Ok(chunk)));
+            }
+            self.long = Pieces::new(chunk).charged(|bytes| self.replies.charge(bytes));
+            return Poll::Ready(self.long.next_piece().map(Ok));
         }
         match self.end {
             End::Open => Poll::Pending,

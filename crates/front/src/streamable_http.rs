@@ -8,6 +8,7 @@
 use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Method, Response, StatusCode};
 use actors::{Answer, Opened, Refusal, ReplyEvent, ReplyStream};
+use budget::GRANULE_BYTES;
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::{
     Body as Posted, ErrorCode, Message, Mirrored, Rejection, RequestId, Revision, SessionId,
@@ -163,7 +164,7 @@ async fn await_response(
     session: Option<&SessionId>,
 ) -> Result<Response<Body>, Refusal> {
     match replies.next().await {
-        Some(ReplyEvent::Answer(answer)) => response_of(answer, session),
+        Some(ReplyEvent::Answer(answer)) => Ok(charged(response_of(answer, session)?, &replies)),
         Some(ReplyEvent::Open { welcome, .. }) => {
             let body = SseBody::new(replies, Present::new(&service.drain));
             Ok(events(body, session.filter(|_| welcome)))
@@ -178,6 +179,18 @@ async fn await_response(
 /// The refusal for a session that ended its replies without an answer: an internal error.
 pub(crate) fn no_answer() -> Refusal {
     Refusal::Rejected(Rejection::new(ErrorCode::InternalError, "the server failed to answer"))
+}
+
+/// Charges a large answer to the tenant's share while its client reads it.
+fn charged(response: Response<Body>, replies: &ReplyStream) -> Response<Body> {
+    match response.body() {
+        Body::Whole(pieces) if pieces.len() >= GRANULE_BYTES => {}
+        _ => return response,
+    }
+    response.map_body(|_, body| match body {
+        Body::Whole(pieces) => Body::Whole(pieces.charged(|bytes| replies.charge(bytes))),
+        other => other,
+    })
 }
 
 fn response_of(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {
@@ -218,7 +231,7 @@ fn put_event_headers(response: &mut Response<Body>) {
 }
 
 fn json(message: Bytes) -> Response<Body> {
-    let mut response = Response::with_body(StatusCode::OK, Body::Whole(message));
+    let mut response = Response::with_body(StatusCode::OK, Body::whole(message));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response
@@ -278,7 +291,8 @@ mod tests {
             answer_with_errors(&Bytes::from_static(posted.as_bytes()), Refused::from(refusal));
         let response = answer.unwrap_or_else(Refused::into_response);
         assert_eq!(response.status().as_u16(), status);
-        let Body::Whole(sent) = response.into_body() else { panic!("{posted}") };
+        let Body::Whole(mut sent) = response.into_body() else { panic!("{posted}") };
+        let sent = sent.next_piece().unwrap();
         assert!(sent.starts_with(body.as_bytes()), "{sent:?}");
     }
 

@@ -1,21 +1,23 @@
 //! How much memory a node may need under its settings.
 //!
 //! The figure is the sum of the bounds that are counted in bytes, and of what each countable thing
-//! needs besides: for a node whose clients and servers do their worst, not for an honest load. What
-//! no budget counts is not in it: responses that the HTTP layer is writing, the queues between a
-//! session and a server's process, and logs of sessions that sleep in a store in memory.
+//! needs besides: for a node whose clients and servers do their worst, not for an honest load. It is
+//! for the process of the node: the guards and the servers of tenants are other processes.
 
 use crate::settings::{BackendSettings, Settings};
 
 /// The program itself, its threads and the allocator's caches.
 const PROGRAM: usize = 128 << 20;
-/// A connection of a client: the buffers of the HTTP layer, its task, and an unread reply that is
-/// less than a granule.
-const CONNECTION: usize = 24 << 10;
+/// A connection of a client: its task, and an unread reply that is less than a granule (24 KiB),
+/// what the HTTP layer reads ahead (128 KiB of a head or of further requests, 32 KiB of a body), and
+/// what it has written and the client has not read (two pieces of 32 KiB).
+const CONNECTION: usize = (24 + 128 + 32 + 64) << 10;
 /// A session that keeps less than a granule: its actor, its machine, its record in memory.
 const SESSION: usize = 4 << 10;
 /// A process of a server: its tasks, its pipes, and what its line buffer holds below a granule.
 const CHILD: usize = 96 << 10;
+/// The tombstones of a store in memory.
+const TOMBSTONES: usize = store::Memory::TOMBSTONES_MAX * 640;
 /// The allocator keeps more than is in use, by at most this part of it.
 const OVERHEAD_DIVISOR: usize = 4;
 
@@ -28,6 +30,7 @@ pub(crate) struct Memory {
     connections: usize,
     sessions: usize,
     children: usize,
+    records: usize,
 }
 
 impl Memory {
@@ -37,8 +40,9 @@ impl Memory {
         let has_children =
             settings.tenants.values().any(|tenant| tenant.backends.values().any(is_stdio));
         let peers = &settings.cluster.peers;
+        let sessions_bytes = settings.node.session_bytes_max;
         Self {
-            sessions_bytes: settings.node.session_bytes_max,
+            sessions_bytes,
             bodies_bytes: settings.front.bodies_bytes_max,
             peers_bytes: if peers.listen.is_empty() { 0 } else { peers.waiting_bytes_max },
             connections: connections.saturating_mul(CONNECTION),
@@ -51,15 +55,36 @@ impl Memory {
             } else {
                 0
             },
+            // A record has a copy of what its session saves, and no session leaves memory.
+            records: if settings.store.is_in_process() {
+                sessions_bytes.saturating_add(TOMBSTONES)
+            } else {
+                0
+            },
         }
     }
 
     /// The most bytes of resident memory.
     pub(crate) fn total(&self) -> usize {
-        let Self { sessions_bytes, bodies_bytes, peers_bytes, connections, sessions, children } =
-            self;
-        let parts =
-            [sessions_bytes, bodies_bytes, peers_bytes, connections, sessions, children, &PROGRAM];
+        let Self {
+            sessions_bytes,
+            bodies_bytes,
+            peers_bytes,
+            connections,
+            sessions,
+            children,
+            records,
+        } = self;
+        let parts = [
+            sessions_bytes,
+            bodies_bytes,
+            peers_bytes,
+            connections,
+            sessions,
+            children,
+            records,
+            &PROGRAM,
+        ];
         let sum = parts.into_iter().fold(0_usize, |sum, part| sum.saturating_add(*part));
         sum.saturating_add(sum / OVERHEAD_DIVISOR)
     }
@@ -69,16 +94,16 @@ impl Memory {
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         format!(
             "memory: about {} MiB at most ({} MiB that sessions keep, {} MiB of incomplete bodies, {} MiB for \
-             connections, {} MiB for sessions, {} MiB for servers, {} MiB for a peer); not counted: \
-             responses while they are written, messages between sessions and servers, sessions that \
-             sleep in a store in memory, and the servers themselves",
+             connections, {} MiB for sessions, {} MiB for servers, {} MiB for a peer, {} MiB for records in \
+             memory); not counted: the servers themselves and their guards",
             mib(self.total()),
             mib(self.sessions_bytes),
             mib(self.bodies_bytes),
             mib(self.connections),
             mib(self.sessions),
             mib(self.children),
-            mib(self.peers_bytes)
+            mib(self.peers_bytes),
+            mib(self.records)
         )
     }
 }
@@ -94,12 +119,14 @@ mod tests {
         settings.front.bodies_bytes_max = 0;
         settings.node.session_bytes_max = 272 << 20;
         let memory = Memory::of(&settings, 0);
-        assert_eq!(memory.total(), 500 << 20);
+        assert_eq!(memory.total(), 890 << 20);
         assert!(
-            memory.summary().starts_with("memory: about 500 MiB at most (272 MiB"),
+            memory.summary().starts_with("memory: about 890 MiB at most (272 MiB"),
             "{memory:?}"
         );
         settings.sessions.sessions_max = 1 << 10;
-        assert_eq!(Memory::of(&settings, 0).total(), 510 << 20);
+        assert_eq!(Memory::of(&settings, 0).total(), 900 << 20);
+        settings.store.url.0 = "redis://localhost".into();
+        assert_eq!(Memory::of(&settings, 0).total(), 510 << 20, "no record is in this process");
     }
 }

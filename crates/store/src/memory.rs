@@ -52,6 +52,9 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The most tombstones that a store keeps. At the bound the oldest ones are dropped.
+    pub const TOMBSTONES_MAX: usize = shard::TOMBSTONES_MAX * SHARDS;
+
     /// Creates an empty store. `clock` returns the time since a fixed moment.
     pub fn with_clock(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self {

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use budget::{Held, Share, in_granules};
 use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
+use crate::session_bytes::charge;
 use crate::{ReplyEvent, metrics};
 
 /// The most frames and bytes that may wait. Each connection keeps a copy, so the fields are small.
@@ -63,12 +64,7 @@ impl Sink {
     /// Charges the bytes of the request to a share until the session takes the sink. The session
     /// then counts what it keeps of them.
     pub(crate) fn charge_request(&mut self, bytes: usize, share: &Share) {
-        let bytes = in_granules(bytes);
-        if bytes > 0 {
-            let mut held = Held::nothing(share);
-            held.set(bytes);
-            self.request_bytes = Some(Box::new(held));
-        }
+        self.request_bytes = charge(bytes, share).map(Box::new);
     }
 
     /// Sends the whole answer.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use budget::{Held, Share};
 use cluster::{CallError, ForwardedCall, Peer};
 use conversation::Refusal;
 use ownership::SessionRequest;
@@ -24,6 +25,7 @@ use crate::held::HeldRequest;
 use crate::metrics::{self, Hold, Hop};
 use crate::node::{Entry, Node};
 use crate::session::LocalReply;
+use crate::session_bytes::charge;
 use crate::takeover::{Found, Identity, find_session};
 use crate::{Caller, ReplyEvent};
 
@@ -57,6 +59,9 @@ pub(crate) struct RoutedRequest {
     drain_signal: Option<DrainSignal>,
     /// Whether the client has left and the request continues for a moment.
     lingers: bool,
+    /// The bytes of the request while no session of this node has it: it stays here, in case that
+    /// its owner is lost. A session of this node counts them itself.
+    request_bytes: Option<Held>,
 }
 
 /// The owner that has the request of a new session.
@@ -131,7 +136,13 @@ impl RoutedRequest {
             deaths: 0,
             drain_signal: None,
             lingers: false,
+            request_bytes: None,
         }
+    }
+
+    /// The share of the caller's tenant in the bytes that this node keeps.
+    pub(crate) fn share(&self) -> Share {
+        self.node.context.session_bytes.share(&self.caller.tenant.name)
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
@@ -291,7 +302,10 @@ impl RoutedRequest {
         let (tenant, principal, session) =
             (&caller.tenant.name, &caller.principal, &caller.session);
         match self.node.enter(tenant, principal, session, request, false) {
-            Entry::Entered(reply) => self.state = State::Here(reply),
+            Entry::Entered(reply) => {
+                self.state = State::Here(reply);
+                self.request_bytes = None;
+            }
             Entry::Refused(
                 refusal @ (Refusal::Busy | Refusal::Moved | Refusal::UnknownSession),
             ) => {
@@ -311,12 +325,23 @@ impl RoutedRequest {
     /// Forwards the request to another node.
     fn forward(&mut self, peer: &Peer) {
         self.state = State::There(self.send(peer, Some(self.route.request())));
+        self.charge_request();
     }
 
     /// Requests another node to claim the session. The request itself stays here meanwhile, so it
     /// is not lost with that node.
     fn request_claim(&mut self, peer: Peer) {
         self.state = State::Claiming(self.send(&peer, None), peer);
+        self.charge_request();
+    }
+
+    /// Charges the request's bytes to the tenant's share, as long as it waits here.
+    fn charge_request(&mut self) {
+        if self.request_bytes.is_none()
+            && let SessionRequest::Post { body, .. } = self.route.request()
+        {
+            self.request_bytes = charge(body.bytes(), &self.share());
+        }
     }
 
     /// Sends a call to another node, through a relay if that node is unreachable.
@@ -435,6 +460,7 @@ impl Drop for RoutedRequest {
             deaths: self.deaths,
             drain_signal: None,
             lingers: true,
+            request_bytes: self.request_bytes.take(),
         };
         // Bounded by the calls that links accept, and by `LINGER`.
         runtime.spawn(async move {

@@ -32,6 +32,13 @@ pub struct StoreSettings {
     pub redis: store::redis::Settings,
 }
 
+impl StoreSettings {
+    /// Whether the records are in the memory of this process.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.url.0 == "memory:"
+    }
+}
+
 impl Default for StoreSettings {
     fn default() -> Self {
         Self {

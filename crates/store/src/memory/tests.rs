@@ -118,7 +118,7 @@ async fn ended_sessions_leave_nothing_behind_but_short_lived_tombstones() {
 #[tokio::test]
 async fn a_flood_of_sessions_that_end_leaves_a_bounded_number_of_tombstones() {
     let bench = Bench::new();
-    let bound = super::shard::TOMBSTONES_MAX * SHARDS;
+    let bound = Memory::TOMBSTONES_MAX;
     let flood = 0..bound + bound / 2;
     for first in flood.clone().step_by(1_000) {
         let numbers = first..(first + 1_000).min(flood.end);
