@@ -171,7 +171,7 @@ command = '{}'
 }
 
 #[test]
-fn a_tenant_that_does_its_worst_slows_no_call_of_another_and_takes_no_more_than_check_says()
+fn long_a_tenant_that_does_its_worst_slows_no_call_of_another_and_takes_no_more_than_check_says()
 -> Result<()> {
     let Some((first, last)) = cores::two() else {
         println!("skipped: the machine has one core, so the attackers cannot have another one");

@@ -139,6 +139,8 @@ impl Handle {
         request: Request,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Opened, Refusal> {
+        let unconfirmed_max = self.node.context.settings.unconfirmed_max;
+        self.node.registry.turn(&tenant.name, unconfirmed_max).await?;
         until_sessions_can_be_created(&self.node).await?;
         let body = Body::One(Message::Request(request.clone()));
         let (session, owner) = match self.node.creating_peer() {
@@ -172,6 +174,8 @@ impl Handle {
         tenant: &Arc<Tenant>,
         principal: &Principal,
     ) -> Result<Opened, Refusal> {
+        let unconfirmed_max = self.node.context.settings.unconfirmed_max;
+        self.node.registry.turn(&tenant.name, unconfirmed_max).await?;
         until_sessions_can_be_created(&self.node).await?;
         let (session, owner) = match self.node.creating_peer() {
             Some(peer) => {

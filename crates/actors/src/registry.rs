@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use budget::{Budget, Exhausted, Held, Share, ShareLimits};
 use cluster::Load;
@@ -220,6 +221,22 @@ impl Registry {
             slot: slot.held.take(),
         };
         Some(registration)
+    }
+
+    /// Waits for the tenant's turn to create a session, if it has as many sessions without a
+    /// completed handshake as it may.
+    pub(crate) async fn turn(&self, tenant: &str, most: usize) -> Result<(), Refusal> {
+        match self.unconfirmed.wait(tenant, most, Instant::now()) {
+            Some(Duration::ZERO) => Ok(()),
+            Some(wait) => {
+                tokio::time::sleep(wait).await;
+                Ok(())
+            }
+            None => {
+                metrics::SESSIONS_REFUSED.inc();
+                Err(Refusal::TooManySessions)
+            }
+        }
     }
 
     /// Adds a new session to those whose clients have not completed the handshake. At the bound the

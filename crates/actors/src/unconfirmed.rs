@@ -8,8 +8,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::session::SessionHandle;
+
+/// The pause between two new sessions of a tenant that has as many unconfirmed sessions as it may.
+/// Each of them ends another one. Without a pause a flood would use all time of the node's threads.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The longest wait for such a session; a client that would wait longer is refused.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The sessions whose clients have not completed the handshake, by tenant.
 #[derive(Default)]
@@ -43,6 +51,15 @@ impl Unconfirmed {
         }
     }
 
+    /// How long the next session of a tenant has to wait before it is created; `None` if that is
+    /// too long. `most` as in [`Self::add`].
+    pub(crate) fn wait(&self, tenant: &str, most: usize, now: Instant) -> Option<Duration> {
+        match self.lock().get_mut(tenant) {
+            Some(sessions) if sessions.len() >= most.max(1) => sessions.take_turn(now),
+            _ => Some(Duration::ZERO),
+        }
+    }
+
     /// Puts an evicted session back: it could not be told to end.
     pub(crate) fn put_back(&self, evicted: Evicted) {
         let Evicted(entry) = evicted;
@@ -71,6 +88,8 @@ struct Sessions<S> {
     entries: VecDeque<Entry<S>>,
     /// How many of them each client has. All clients whose address is not known count as one.
     by_client: HashMap<Option<IpAddr>, usize>,
+    /// When the next session may be created, if there are as many as there may be.
+    next_turn: Option<Instant>,
 }
 
 struct Entry<S> {
@@ -80,7 +99,7 @@ struct Entry<S> {
 
 impl<S> Default for Sessions<S> {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), by_client: HashMap::new() }
+        Self { entries: VecDeque::new(), by_client: HashMap::new(), next_turn: None }
     }
 }
 
@@ -97,6 +116,16 @@ impl<S> Sessions<S> {
     fn push_front(&mut self, entry: Entry<S>) {
         *self.by_client.entry(entry.client).or_default() += 1;
         self.entries.push_front(entry);
+    }
+
+    /// How long to wait for the next turn, which is taken; `None` if that is too long.
+    fn take_turn(&mut self, now: Instant) -> Option<Duration> {
+        let turn = self.next_turn.unwrap_or(now).max(now);
+        let wait = turn.duration_since(now);
+        (wait <= WAIT_MAX).then(|| {
+            self.next_turn = Some(turn + PAUSE);
+            wait
+        })
     }
 
     /// Removes the oldest session of the client with the most sessions. Among clients with equally
@@ -169,6 +198,18 @@ mod tests {
     fn clients_without_an_address_count_as_one() {
         check(&[1, 0, 0, 2], &[1, 0]);
         check(&[0, 0, 0], &[0, 1, 2]);
+    }
+
+    #[test]
+    fn turns_are_a_pause_apart_and_a_long_wait_is_refused() {
+        let mut sessions = sessions(&[1]);
+        let now = Instant::now();
+        assert_eq!(sessions.take_turn(now), Some(Duration::ZERO));
+        assert_eq!(sessions.take_turn(now), Some(PAUSE));
+        assert_eq!(sessions.take_turn(now + 10 * PAUSE), Some(Duration::ZERO));
+        let turns = std::iter::from_fn(|| sessions.take_turn(now)).count();
+        assert_eq!(turns, (WAIT_MAX.as_millis() / PAUSE.as_millis()) as usize + 1 - 11);
+        assert_eq!(sessions.take_turn(now + PAUSE), Some(WAIT_MAX));
     }
 
     #[test]

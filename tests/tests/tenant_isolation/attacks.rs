@@ -20,6 +20,11 @@ const NEWEST: &str = "2025-11-25";
 /// The largest body that a node accepts.
 const BODY_MAX: usize = 4 << 20;
 
+/// The pause before a client whose connection was closed connects again: 3,000 connections a second.
+/// The kernel queues connections in the order of their arrival, so a node cannot prefer one over a
+/// flood of many more.
+const RECONNECT: Duration = Duration::from_millis(500);
+
 /// What a tenant takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
@@ -248,6 +253,7 @@ impl Target {
             self.note(1);
             let mut buffer = [0; 4096];
             while let Ok(1..) = stream.read(&mut buffer).await {}
+            tokio::time::sleep(RECONNECT).await;
         }
     }
 

@@ -11,7 +11,7 @@ use actix::{ActorFuture, AsyncContext};
 use super::actor::SessionActor;
 
 /// The most events of one poll; then other sessions of the thread run.
-const EVENTS_MAX: usize = 64;
+const EVENTS_MAX: usize = 16;
 
 /// The future that polls until the session is over.
 pub(super) struct Pump;

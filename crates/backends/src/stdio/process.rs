@@ -11,6 +11,7 @@ use protocol::{Body, Limits, Line, LineSplitter, Message, SessionId};
 use telemetry::LIMITED_BY_CALLER;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::task::consume_budget;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -316,6 +317,8 @@ async fn read_messages(
     let mut lines = Lines::new(stdout, line_bytes_max, &program.shares.line_bytes);
     let mut junk = Junk::default();
     loop {
+        // A pipe that is always readable must not keep the thread from its other tasks.
+        consume_budget().await;
         let line = match lines.next().await {
             Read::Line(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => continue,
             Read::Line(Line::Whole(line)) => line,
@@ -405,6 +408,7 @@ async fn log_stderr(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Opt
     let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX, &program.shares.line_bytes);
     let mut allowance = Allowance { lines: STDERR_BURST, counted: Instant::now(), dropped: 0 };
     loop {
+        consume_budget().await;
         let line = match lines.next().await {
             Read::Line(Line::Whole(line) | Line::TooLong(line)) => Some(line),
             Read::Ended | Read::NoRoom => lines.take_unended(),
