@@ -1,6 +1,7 @@
 //! The bytes that a session keeps, and the verdicts on its tenant's budget.
 
-use conversation::{BudgetVerdict, Cause, Event, Limits, Rerun};
+use conversation::{Answer, BudgetVerdict, Cause, Event, Limits, Rerun};
+use protocol::Response;
 
 use crate::world::{NEW, World, cursor, live};
 
@@ -101,4 +102,42 @@ fn a_request_that_is_posted_again_is_not_refused() {
         .post_again(r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"echo"}}"#);
     world.answer(5, "done");
     assert_eq!(world.gist(again), ["5 result"]);
+}
+
+/// Relief asks for everything, in its order.
+fn relieve(world: &mut World) {
+    for verdict in [BudgetVerdict::Exhausted, BudgetVerdict::Trim, BudgetVerdict::Sleep] {
+        world.step(Event::Budget(verdict));
+    }
+}
+
+#[test]
+fn relief_takes_no_pending_request_cancellation_level_or_subscription() {
+    let mut world = World::with(limits(), Rerun::Annotated, Some(60)).alive(NEW, "{}");
+    world
+        .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
+    world.send_from_server(Response::result(2.into(), b"{}"));
+    world.post(r#"{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"a:b"}}"#);
+    world.send_from_server(Response::result(3.into(), b"{}"));
+    let lost = world.call(1);
+    world.hang_up(lost);
+    world.post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+    let pending = world.call(4);
+    relieve(&mut world);
+    assert_eq!(world.over, None, "a request is pending");
+    let again = world
+        .post_again(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}"#);
+    assert_eq!(world.connections[&again].answer, Some(Answer::Nothing), "it was cancelled");
+    world.answer(4, "done");
+    assert_eq!(world.gist(pending), ["4 result"]);
+    relieve(&mut world);
+    assert_eq!(world.over, Some(Cause::Asleep));
+    world.restore(0);
+    let before = world.sent.len();
+    world.call(5);
+    world.shake();
+    let sent = &world.sent_methods()[before..];
+    for method in ["logging/setLevel", "resources/subscribe"] {
+        assert!(sent.iter().any(|sent| sent == method), "{method} is not in {sent:?}");
+    }
 }
