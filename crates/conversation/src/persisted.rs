@@ -11,6 +11,7 @@
 //! again, or the client would get the server request twice. The ids of such calls are therefore
 //! saved before the server request is sent.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ pub(crate) struct Persisted {
 
 impl Persisted {
     /// As another owner saved it.
-    pub(crate) fn restored(state: State, version: u64) -> Self {
+    pub(crate) fn restored(state: State<'_>, version: u64) -> Self {
         let level = state.level().filter(|_| !mutant!("restore_no_level"));
         let State { subscriptions, cancelled, with_server_requests, .. } = state;
         Self {
@@ -54,7 +55,7 @@ impl Persisted {
             subscriptions: if subscriptions.is_empty() {
                 Sparse::default()
             } else {
-                Sparse::new(subscriptions.into_iter().collect())
+                Sparse::new(subscriptions.into_owned().into_iter().collect())
             },
             cancelled: SavedIds::restored(cancelled.into()),
             with_server_requests: SavedIds::restored(with_server_requests.into()),
@@ -215,7 +216,7 @@ impl Persisted {
     pub(crate) fn saved(&self, handshake: &Handshake) -> (u64, Arc<[u8]>) {
         let mut state = State::new(self.level, &handshake.server_lists());
         state.initialized = handshake.is_live();
-        state.subscriptions = self.subscriptions().clone();
+        state.subscriptions = Cow::Borrowed(self.subscriptions());
         state.tools = handshake.server_has_tools();
         state.cancelled = self.cancelled.as_slice().to_vec();
         state.with_server_requests = self.with_server_requests.as_slice().to_vec();

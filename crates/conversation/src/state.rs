@@ -1,5 +1,6 @@
 //! The encoding of the state in the session's record.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -13,16 +14,20 @@ use crate::Unreadable;
 /// The format that this version writes. It reads no later one.
 const FORMAT: u32 = 1;
 
+/// The usual length of a state without its subscriptions.
+const REST_BYTES: usize = 256;
+
 /// The state as it is encoded.
 #[derive(Default, Serialize, Deserialize)]
-pub(crate) struct State {
+pub(crate) struct State<'a> {
     format: u32,
     /// Is the handshake done?
     pub(crate) initialized: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     level: Option<String>,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub(crate) subscriptions: BTreeSet<Box<str>>,
+    /// Borrowed by a session that saves: they may be long.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub(crate) subscriptions: Cow<'a, BTreeSet<Box<str>>>,
     /// The notifications with which the server reports changes of its lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lists: Vec<String>,
@@ -43,7 +48,11 @@ struct Format {
     format: u32,
 }
 
-impl State {
+fn is_empty(subscriptions: &BTreeSet<Box<str>>) -> bool {
+    subscriptions.is_empty()
+}
+
+impl State<'_> {
     pub(crate) fn new(level: Option<LogLevel>, lists: &[Method]) -> Self {
         Self {
             format: FORMAT,
@@ -54,8 +63,11 @@ impl State {
     }
 
     pub(crate) fn encode(&self) -> Arc<[u8]> {
+        let uris: usize = self.subscriptions.iter().map(|uri| uri.len() + 3).sum();
+        let mut encoded = Vec::with_capacity(uris + REST_BYTES);
         // Writing strings and numbers to memory cannot fail.
-        serde_json::to_vec(self).unwrap_or_default().into()
+        let written = serde_json::to_writer(&mut encoded, self);
+        if written.is_ok() { encoded.into() } else { Arc::default() }
     }
 
     /// Reads a state; none was written before the client sent `initialized`.

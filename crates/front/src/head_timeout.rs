@@ -71,7 +71,8 @@ pub(crate) enum Rest {
 }
 
 impl HeadProgress {
-    fn new() -> Rc<Self> {
+    /// The progress of a new connection.
+    pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self {
             phase: Cell::new(Phase::First),
             end: Cell::default(),

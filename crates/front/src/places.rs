@@ -17,7 +17,8 @@ use crate::metrics::{Closed, count_closed};
 /// them taken, further clients wait in the kernel's queue.
 pub const HEADROOM: usize = 8;
 
-/// The interval at which a worker without free places looks for connections to close.
+/// The interval at which a worker without free places looks for connections to close, if the last
+/// search found all that could be closed.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a connection must have been idle until it is closed: a new one is about to send its
@@ -28,8 +29,8 @@ const IDLE_MIN: Duration = Duration::from_millis(100);
 const HALF_HEAD_MIN: Duration = Duration::from_secs(1);
 
 /// How many connections one search finds, as a part of the open ones, and at least. A search looks
-/// at every connection.
-const FOUND_PART: usize = 64;
+/// at every connection, which costs little for each that it finds.
+const FOUND_PART: usize = 8;
 const FOUND_MIN: usize = 32;
 
 /// The places of one worker. Cheap to clone.
@@ -133,7 +134,6 @@ impl Places {
         if self.0.searched.get().is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
             return false;
         }
-        self.0.searched.set(Some(now));
         let open = self.0.open.borrow();
         let resting = |wanted: Rest, age: Duration| {
             let rests = |connection: &Rc<HeadProgress>| match connection.rest() {
@@ -149,7 +149,11 @@ impl Places {
             found = resting(Rest::HalfHead, HALF_HEAD_MIN);
         }
         found.sort_unstable_by_key(|(_, since)| *since);
-        found.truncate((open.len() / FOUND_PART).max(FOUND_MIN));
+        let found_max = (open.len() / FOUND_PART).max(FOUND_MIN);
+        // With more to close, the next search need not wait. Otherwise clients that connect again
+        // and again would keep others waiting.
+        self.0.searched.set((found.len() <= found_max).then_some(now));
+        found.truncate(found_max);
         let is_any = !found.is_empty();
         *self.0.found.borrow_mut() = found.into();
         is_any
@@ -159,5 +163,24 @@ impl Places {
 impl Drop for Place {
     fn drop(&mut self) {
         self.places.0.open.borrow_mut().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[actix_rt::test]
+    async fn a_flood_of_new_connections_closes_as_many_idle_ones_without_a_pause() {
+        let places = Places::new(512);
+        let idle: Vec<_> = (0..512).map(|_| HeadProgress::new()).collect();
+        let mut taken: Vec<_> = idle.iter().map(|connection| places.take(connection)).collect();
+        let is_closed = |connection: &Rc<HeadProgress>| connection.rest().is_none();
+        assert!(!idle.iter().any(is_closed));
+        tokio::time::sleep(IDLE_MIN).await;
+        for closed in 1..=256 {
+            taken.push(places.take(&HeadProgress::new()));
+            assert_eq!(idle.iter().filter(|connection| is_closed(connection)).count(), closed);
+        }
     }
 }
