@@ -128,7 +128,7 @@ impl Places {
         }
     }
 
-    /// Finds the connections that are idle for longest, or else those with a part of a head.
+    /// Finds the connections that are idle for longest, and after them those with a part of a head.
     fn search(&self) -> bool {
         let now = Instant::now();
         if self.0.searched.get().is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
@@ -142,14 +142,15 @@ impl Places {
                 }
                 _ => None,
             };
-            open.values().filter_map(rests).collect::<Vec<_>>()
+            let mut found = open.values().filter_map(rests).collect::<Vec<_>>();
+            found.sort_unstable_by_key(|(_, since)| *since);
+            found
         };
-        let mut found = resting(Rest::Idle, IDLE_MIN);
-        if found.is_empty() {
-            found = resting(Rest::HalfHead, HALF_HEAD_MIN);
-        }
-        found.sort_unstable_by_key(|(_, since)| *since);
         let found_max = (open.len() / FOUND_PART).max(FOUND_MIN);
+        let mut found = resting(Rest::Idle, IDLE_MIN);
+        if found.len() <= found_max {
+            found.extend(resting(Rest::HalfHead, HALF_HEAD_MIN));
+        }
         // With more to close, the next search need not wait. Otherwise clients that connect again
         // and again would keep others waiting.
         self.0.searched.set((found.len() <= found_max).then_some(now));
