@@ -147,6 +147,8 @@ command = '{}'
         let opened = victim.open_more().await;
         let mut faults = Vec::new();
         let done: Vec<_> = attacks.into_iter().map(Attack::end).collect::<Result<_>>()?;
+        // Together one attack may take what another one needs.
+        ensure!(classes.len() > 1 || done[0] > 0, "the attack {classes:?} did nothing");
         match called {
             Ok(times) => {
                 let (p50, p99, max) =

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tests::Node;
 use tests::cores::Core;
@@ -78,12 +78,10 @@ impl Attack {
         Self { class, stop: Some(stop), thread: Some(thread), done }
     }
 
-    /// Stops the attack. Fails if it did nothing.
+    /// Stops the attack. Returns how much it did.
     pub(crate) fn end(mut self) -> Result<u64> {
         self.join()?;
-        let done = self.done.load(Ordering::Relaxed);
-        ensure!(done > 0, "the attack {:?} did nothing", self.class);
-        Ok(done)
+        Ok(self.done.load(Ordering::Relaxed))
     }
 
     fn join(&mut self) -> Result<()> {
