@@ -6,6 +6,7 @@
 mod decimal;
 pub mod downgrade;
 mod error;
+pub mod glance;
 pub mod header_params;
 mod id;
 mod initialize;

@@ -137,6 +137,11 @@ impl Request {
         self.params.clone().map(|span| self.raw.slice(span))
     }
 
+    /// The parameters' JSON text, borrowed.
+    pub(crate) fn params_text(&self) -> Option<&[u8]> {
+        self.raw.get(self.params.clone()?)
+    }
+
     /// The same request with another id; every other byte stays.
     pub fn with_id(&self, id: RequestId) -> Self {
         let (raw, id_at, shift) = splice(&self.raw, &self.id_at, id.to_json().as_bytes());

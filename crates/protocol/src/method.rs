@@ -20,6 +20,16 @@ macro_rules! methods {
             }
         }
 
+        impl Method {
+            /// The name, if it is one of MCP's.
+            pub fn known_name(&self) -> Option<&'static str> {
+                match self {
+                    $(Self::$variant => Some($name),)+
+                    Self::Other(_) => None,
+                }
+            }
+        }
+
         impl From<&str> for Method {
             fn from(name: &str) -> Self {
                 match name {

@@ -6,6 +6,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, registry};
 
+use crate::access_log::{Access, AccessLog};
 use crate::limit_layer::{LimitLayer, Limiter};
 use crate::line_limit::LineLimit;
 use crate::metrics;
@@ -30,11 +31,27 @@ pub struct Settings {
     pub lines_per_sec: u32,
     /// Most such lines at once.
     pub lines_burst: u32,
+    /// Which exchanges with clients get a line in the access log.
+    pub access: Access,
+    /// With `sampled`: most exchanges without an error that get a line each second, of the whole
+    /// node, evenly spread over its tenths. 0 for none.
+    pub access_samples_per_sec: u32,
+    /// With `errors` and `sampled`: most exchanges with an error of one tenant that get a line each
+    /// second. Further ones are counted, and their number is logged.
+    pub access_errors_per_sec: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { format: Format::Text, level: "info".to_owned(), lines_per_sec: 10, lines_burst: 20 }
+        Self {
+            format: Format::Text,
+            level: "info".to_owned(),
+            lines_per_sec: 10,
+            lines_burst: 20,
+            access: Access::Sampled,
+            access_samples_per_sec: 100,
+            access_errors_per_sec: 100,
+        }
     }
 }
 
@@ -105,7 +122,8 @@ pub fn init(settings: &Settings) -> Result<(), Error> {
     };
     outcome.map_err(|_| Error::Again)?;
     std::sync::LazyLock::force(&metrics::LINES_LEFT_OUT);
-    Ok(Limiter::start(limiter)?)
+    Limiter::start(limiter)?;
+    Ok(AccessLog::start(settings)?)
 }
 
 fn filter(level: &str) -> Result<EnvFilter, Error> {

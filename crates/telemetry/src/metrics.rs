@@ -20,6 +20,25 @@ pub(crate) static LINES_LEFT_OUT: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Why an exchange that should have a line in the access log has none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeftOut {
+    /// Its tenant had as many errors in the second as the log takes.
+    Rate = 0,
+    /// The queue to the writer was full.
+    Full = 1,
+}
+
+/// Exchanges left out of the access log.
+pub(crate) static ACCESS_LEFT_OUT: LazyLock<[IntCounter; 2]> = LazyLock::new(|| {
+    let left_out = register::counters(
+        "roundhouse_access_log_left_out_total",
+        "Exchanges that should have a line in the access log and have none, by reason.",
+        &["reason"],
+    );
+    ["rate", "full"].map(|reason| left_out.with_label_values(&[reason]))
+});
+
 /// The `Content-Type` of [`metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 

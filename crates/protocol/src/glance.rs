@@ -1,0 +1,233 @@
+//! What a log says of a message, read without a parse of its payload.
+//!
+//! A message that was parsed before, or that a session made, is read only up to the member that
+//! decides: usually its first 40 bytes. Text that is not JSON yields `None` or a wrong answer, and
+//! never a panic.
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+use crate::raw::pick;
+use crate::{Method, Request, payload};
+
+/// The kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A request or a notification.
+    Call,
+    /// A response with a result.
+    Result,
+    /// A response with an error.
+    Error,
+}
+
+/// The kind of one message.
+pub fn kind_of(message: &[u8]) -> Option<Kind> {
+    let mut members = Members::of(message)?;
+    while let Some(key) = members.next_key() {
+        match key {
+            b"method" => return Some(Kind::Call),
+            b"result" => return Some(Kind::Result),
+            b"error" => return Some(Kind::Error),
+            _ => members.skip_value()?,
+        }
+    }
+    None
+}
+
+/// The code of a response with an error. Parses the whole message.
+pub fn error_code(message: &[u8]) -> Option<i32> {
+    let [error] = pick(message, ["error"])?;
+    let [code] = pick(error?.as_bytes(), ["code"])?;
+    code?.parse().ok()
+}
+
+impl Request {
+    /// The name of the tool that a `tools/call` names. If its parameters have several members
+    /// `name`, the first one: a server may use another.
+    pub fn tool_name(&self) -> Option<Cow<'_, str>> {
+        if self.method != Method::ToolsCall {
+            return None;
+        }
+        name_in(self.params_text()?)
+    }
+}
+
+fn name_in(params: &[u8]) -> Option<Cow<'_, str>> {
+    let mut members = Members::of(params)?;
+    while let Some(key) = members.next_key() {
+        if key == b"name" {
+            let name = members.rest();
+            let end = end_of_string(name)?;
+            let name = std::str::from_utf8(name.get(1..end - 1)?).ok()?;
+            return if name.contains('\\') {
+                payload::name_of(params).map(Cow::Owned)
+            } else {
+                Some(Cow::Borrowed(name))
+            };
+        }
+        if key.contains(&b'\\') {
+            return payload::name_of(params).map(Cow::Owned);
+        }
+        members.skip_value()?;
+    }
+    None
+}
+
+/// The members of one object, in their order.
+struct Members<'a> {
+    json: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Members<'a> {
+    fn of(json: &'a [u8]) -> Option<Self> {
+        let mut members = Self { json, at: 0 };
+        members.skip_blanks();
+        (members.json.get(members.at) == Some(&b'{')).then(|| {
+            members.at += 1;
+            members
+        })
+    }
+
+    /// The key of the next member, as written; the position is then that of its value.
+    fn next_key(&mut self) -> Option<&'a [u8]> {
+        self.skip_blanks();
+        if self.json.get(self.at) == Some(&b',') {
+            self.at += 1;
+            self.skip_blanks();
+        }
+        let end = end_of_string(self.rest())?;
+        let key = self.json.get(self.at + 1..self.at + end - 1)?;
+        self.at += end;
+        self.skip_blanks();
+        if self.json.get(self.at) != Some(&b':') {
+            return None;
+        }
+        self.at += 1;
+        self.skip_blanks();
+        Some(key)
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        self.json.get(self.at..).unwrap_or_default()
+    }
+
+    fn skip_blanks(&mut self) {
+        let blank = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+        self.at += self.rest().iter().take_while(blank).count();
+    }
+
+    /// Skips the value; `None` if the text ends within it.
+    fn skip_value(&mut self) -> Option<()> {
+        let mut depth = 0_usize;
+        loop {
+            match self.json.get(self.at)? {
+                b'"' => self.at += end_of_string(self.rest())?,
+                b'{' | b'[' => {
+                    depth += 1;
+                    self.at += 1;
+                }
+                b'}' | b']' if depth > 0 => {
+                    depth -= 1;
+                    self.at += 1;
+                }
+                // The end of a scalar, which the caller reads.
+                b'}' | b']' => return Some(()),
+                b',' if depth == 0 => return Some(()),
+                _ => {
+                    self.at += 1;
+                    continue;
+                }
+            }
+            if depth == 0 {
+                return Some(());
+            }
+        }
+    }
+}
+
+/// The length of the string with which the text begins, with both quotes.
+fn end_of_string(text: &[u8]) -> Option<usize> {
+    if text.first() != Some(&b'"') {
+        return None;
+    }
+    let mut at = 1;
+    loop {
+        at += memchr2(b'"', b'\\', text.get(at..)?)?;
+        if text[at] == b'"' {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Message, RequestId, Response};
+
+    #[test]
+    fn the_kind_of_a_message_is_that_of_its_members_in_any_order() {
+        let check = |text: &str, kind| assert_eq!(kind_of(text.as_bytes()), kind, "{text}");
+        check(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Some(Kind::Result));
+        check(r#" { "id" : "a\"b" , "error" : {"code":1} }"#, Some(Kind::Error));
+        check(r#"{"params":{"result":[{"a":"]}"}],"error":1},"method":"x"}"#, Some(Kind::Call));
+        check(r#"{"_meta":"}","id":-1.5e3,"result":1}"#, Some(Kind::Result));
+        for nothing in ["", "[]", "{", "{}", r#"{"id":1"#, r#"{"id"#, r#"{"id":"\"#, "{,", "{1:2}"]
+        {
+            check(nothing, None);
+        }
+    }
+
+    #[test]
+    fn the_code_of_an_error_is_read() {
+        let error = Response::error(Some(RequestId::from(1)), -32602, "no", None);
+        assert_eq!(error_code(error.raw()), Some(-32602));
+        assert_eq!(error_code(b"{}"), None);
+    }
+
+    #[test]
+    fn the_tool_of_a_call_is_the_name_in_its_parameters() {
+        let name = |params: &str| {
+            let call = Request::new(1.into(), Method::ToolsCall, Some(params.as_bytes()));
+            call.tool_name().map(Cow::into_owned)
+        };
+        assert_eq!(name(r#"{"name":"echo","arguments":{}}"#).as_deref(), Some("echo"));
+        assert_eq!(name(r#"{"arguments":{"name":"a"}, "name" : "b"}"#).as_deref(), Some("b"));
+        assert_eq!(name(r#"{"name":"n\u00e4h"}"#).as_deref(), Some("näh"));
+        assert_eq!(name(r#"{"n\u0061me":"hidden"}"#).as_deref(), Some("hidden"));
+        for nothing in ["{}", "[]", r#"{"name":7}"#] {
+            assert_eq!(name(nothing), None, "{nothing}");
+        }
+        let list = Request::new(1.into(), Method::ToolsList, Some(br#"{"name":"x"}"#));
+        assert_eq!(list.tool_name(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in r#"[{}\[\],:"\\a1 ]{0,40}"#) {
+            let _ = (kind_of(text.as_bytes()), name_in(text.as_bytes()));
+        }
+
+        #[test]
+        fn a_message_that_can_be_parsed_has_the_kind_of_the_parse(
+            id in 0..9_i64, text in r#"[{}\[\],:"\\a1 ]{0,20}"#, is_result: bool,
+        ) {
+            let text = serde_json::to_string(&text).unwrap();
+            let response = if is_result {
+                Response::result(id.into(), text.as_bytes())
+            } else {
+                Response::raw_error(Some(id.into()), format!(r#"{{"code":1,"message":{text}}}"#).as_bytes())
+            };
+            let parsed = Message::parse(Bytes::clone(response.raw())).unwrap();
+            prop_assert!(matches!(parsed, Message::Response(_)));
+            let kind = if is_result { Kind::Result } else { Kind::Error };
+            prop_assert_eq!(kind_of(response.raw()), Some(kind));
+        }
+    }
+}
