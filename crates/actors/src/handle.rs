@@ -148,7 +148,7 @@ impl Handle {
                 let initialize = Some((request, mirrored.clone()));
                 let (session, calling) =
                     create_at_peer(&peer, tenant, principal, initialize).await?;
-                (session, Owner::There(calling))
+                (session, Owner::There(calling, peer.incarnation()))
             }
             None => {
                 let (body, mirrored) = (body.clone(), mirrored.clone());
@@ -180,7 +180,7 @@ impl Handle {
         let (session, owner) = match self.node.creating_peer() {
             Some(peer) => {
                 let (session, calling) = create_at_peer(&peer, tenant, principal, None).await?;
-                (session, Owner::There(calling))
+                (session, Owner::There(calling, peer.incarnation()))
             }
             None => {
                 let (recorded, is_recorded) = oneshot::channel();
@@ -220,6 +220,11 @@ impl Handle {
 
     fn enter(&self, caller: &Caller, request: SessionRequest) -> ReplyStream {
         ReplyStream::of_request(&self.node, caller, request)
+    }
+
+    /// The node's name for operators.
+    pub fn node_name(&self) -> Arc<str> {
+        self.cluster().name()
     }
 
     /// The number of sessions on this node, including those that are leaving.

@@ -347,7 +347,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    fn label(self) -> &'static str {
+    /// The name, for labels and logs.
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Over(Cause::Deleted) => "deleted",
             Self::Over(Cause::HandshakeFailed) => "not_born",

@@ -8,11 +8,11 @@ use conversation::Frame;
 use ownership::{ReplyEvent, SessionRequest};
 use protocol::SessionId;
 
-use crate::Caller;
 use crate::node::Node;
 use crate::reply::KeepAliveTimer;
 use crate::routing::{Owner, RoutedRequest};
 use crate::session_bytes::charge;
+use crate::{Caller, HandshakeSummary};
 
 /// The reply to one request of a client, whichever node the session is on: one answer, or a stream
 /// of events. Bounded: the stream is aborted if its reader falls behind. Dropping it notifies the
@@ -51,6 +51,17 @@ impl ReplyStream {
     /// The next event; `None` after the last. Cancel safe.
     pub async fn next(&mut self) -> Option<ReplyEvent> {
         std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The name of the node that owns the session; `None` for this node. Only for logs.
+    pub fn owner_name(&self) -> Option<Arc<str>> {
+        self.routed.owner_name()
+    }
+
+    /// What logs say of the session's handshake; `None` before the first event, and if the owner
+    /// runs the previous program.
+    pub fn handshake(&self) -> Option<&HandshakeSummary> {
+        self.routed.handshake()
     }
 
     /// As `next`, for hand-written futures.

@@ -45,6 +45,16 @@ impl Cluster {
         self.node.incarnation
     }
 
+    /// This node's name for operators; empty in a cluster of one without a name.
+    pub fn name(&self) -> Arc<str> {
+        Arc::clone(&self.node.name)
+    }
+
+    /// The name of a node for operators; its incarnation if it holds no lease that is known.
+    pub fn name_of(&self, incarnation: Incarnation) -> Arc<str> {
+        self.node.members.name_of(incarnation).unwrap_or_else(|| incarnation.to_string().into())
+    }
+
     /// The address at which peers reach this node; empty in a cluster of one.
     pub fn address(&self) -> &str {
         &self.node.local.address

@@ -61,6 +61,11 @@ impl Members {
         self.state().leases.contains_key(&incarnation)
     }
 
+    /// The name of a node whose lease is known.
+    pub(crate) fn name_of(&self, incarnation: Incarnation) -> Option<Arc<str>> {
+        self.state().leases.get(&incarnation).map(|lease| Arc::clone(&lease.name))
+    }
+
     /// Whether this is the current link to a node whose lease is known.
     pub(crate) fn keeps(&self, link: &Arc<PeerLink>) -> bool {
         let state = self.state();

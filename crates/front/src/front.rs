@@ -12,6 +12,7 @@ use tenants::{Principal, Tenant, Tenants, TenantsOfThread};
 use crate::body::Body;
 use crate::collecting::Collecting;
 use crate::drain::{Drain, Present};
+use crate::exchange::{Exchanges, Reporting};
 use crate::front_request::{FrontRequest, Service};
 use crate::head_timeout::{self, Serving};
 use crate::heads::Heads;
@@ -28,6 +29,7 @@ pub(crate) struct Front {
     /// The principal of every client at an open endpoint: one for all of a worker's requests.
     anonymous: Principal,
     tenants: TenantsOfThread,
+    exchanges: Exchanges,
     gate: Arc<Gate>,
     header_bytes_max: usize,
 }
@@ -40,11 +42,13 @@ impl Front {
         tenants: &Tenants,
         bodies: Budget,
         drain: Arc<Drain>,
+        reporting: &Reporting,
     ) -> Result<Self, Error> {
         let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies));
         Ok(Self {
             service: Service::new(settings, handle, drain, collecting)?,
             anonymous: Principal::anonymous(),
+            exchanges: Exchanges::new(reporting, tenants),
             tenants: TenantsOfThread::new(tenants),
             gate: Arc::new(Gate::new(settings)?),
             header_bytes_max: settings.header_bytes_max,
@@ -53,7 +57,11 @@ impl Front {
 
     /// A front for another worker. The two share no state that every request changes.
     pub(crate) fn for_worker(&self) -> Self {
-        Self { anonymous: Principal::anonymous(), ..self.clone() }
+        Self {
+            anonymous: Principal::anonymous(),
+            exchanges: self.exchanges.for_worker(),
+            ..self.clone()
+        }
     }
 
     /// Registers the calling thread, whose connections are served: see [`Handle::register`].
@@ -69,16 +77,27 @@ impl Front {
         let head = request.head();
         let found = route::find(head.uri.path());
         let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
+        let endpoint = found.map(|(_, endpoint)| endpoint);
+        let mut exchange = self.exchanges.begin(&head.method, endpoint, tenant.as_ref());
         let mut origin = None;
         let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
-            Err(refused) => refused.unread(payload).into_response(),
+            Err(refused) => {
+                exchange.refused(refused.rejection().code.number());
+                refused.unread(payload).into_response()
+            }
             Ok(heads) => {
                 origin = heads.origin;
                 match (found, &tenant) {
                     (Some((_, endpoint)), Some(tenant)) => {
                         let principal = self.anonymous.clone();
-                        let mut request =
-                            FrontRequest::new(tenant, principal, head, heads, payload);
+                        let mut request = FrontRequest::new(
+                            tenant,
+                            principal,
+                            head,
+                            heads,
+                            payload,
+                            &mut exchange,
+                        );
                         self.serve(endpoint, &mut request).await
                     }
                     _ => Refused::unknown_path().unread(payload).into_response(),
@@ -95,8 +114,8 @@ impl Front {
         if is_ambiguous || self.service.drain.has_begun() {
             response.head_mut().set_connection_type(ConnectionType::Close);
         }
-        let endpoint = found.map(|(_, endpoint)| endpoint);
         metrics::count_response(endpoint, &head.method, response.status());
+        exchange.finish(&response);
         // Neither the path nor a header is logged: they may hold session ids.
         tracing::debug!(method = %head.method, ?endpoint, status = response.status().as_u16());
         Ok(response)
@@ -120,8 +139,11 @@ impl Front {
                 let mut response = refused.into_response();
                 // The client may send the body all the same.
                 response.head_mut().set_connection_type(ConnectionType::Close);
-                let endpoint = route::find(request.path()).map(|(_, endpoint)| endpoint);
+                let found = route::find(request.path());
+                let (tenant, endpoint) = (found.map(|found| found.0), found.map(|found| found.1));
+                let tenant = tenant.and_then(|tenant| self.tenants.find(tenant));
                 metrics::count_response(endpoint, request.method(), response.status());
+                self.exchanges.begin(request.method(), endpoint, tenant.as_ref()).finish(&response);
                 Err(response.map_into_boxed_body())
             }
         }
@@ -177,6 +199,9 @@ impl Front {
             Endpoint::Messages => http_sse::post(&self.service, request).await,
         };
         // The rest of the body is not read any more.
-        served.unwrap_or_else(|refused| refused.unread(request.take_payload()).into_response())
+        served.unwrap_or_else(|refused| {
+            request.exchange.refused(refused.rejection().code.number());
+            refused.unread(request.take_payload()).into_response()
+        })
     }
 }

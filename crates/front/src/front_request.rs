@@ -13,6 +13,7 @@ use tenants::{Principal, Tenant};
 use crate::client_address::AddressKey;
 use crate::collecting::{Bound, Collecting};
 use crate::drain::Drain;
+use crate::exchange::Exchange;
 use crate::heads::Heads;
 use crate::origin::public_path;
 use crate::refusal::Refused;
@@ -31,6 +32,8 @@ pub(crate) struct FrontRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// The address of the connection: the client's, or its proxy's.
     pub(crate) peer: Option<IpAddr>,
+    /// What is reported of the request at its end.
+    pub(crate) exchange: &'a mut Exchange,
     /// The body, until it is collected.
     payload: Payload,
 }
@@ -43,6 +46,7 @@ impl<'a> FrontRequest<'a> {
         head: &'a RequestHead,
         heads: Heads<'a>,
         payload: Payload,
+        exchange: &'a mut Exchange,
     ) -> Self {
         Self {
             tenant,
@@ -52,6 +56,7 @@ impl<'a> FrontRequest<'a> {
             heads,
             headers: &head.headers,
             peer: head.peer_addr.map(|peer| peer.ip()),
+            exchange,
             payload,
         }
     }
@@ -145,6 +150,7 @@ impl Service {
         let body =
             collecting.collect(&mut request.payload, announced, tenant, bound, in_session).await?;
         request.payload = Payload::None;
+        request.exchange.received(body.len());
         Ok(body)
     }
 }

@@ -33,7 +33,9 @@ pub(crate) async fn open(
     // escaping.
     let (base, tenant) = (&service.public_path, &request.tenant.name);
     let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
-    let body = SseBody::new(replies, Present::new(&service.drain));
+    request.exchange.of_session(&session);
+    let exchange = request.exchange.take();
+    let body = SseBody::new(replies, Present::new(&service.drain), exchange);
     Ok(events(body.with_endpoint(&endpoint), None))
 }
 
@@ -50,10 +52,14 @@ pub(crate) async fn post(
     }
     // Before the body is read: without a session no message can be accepted.
     let session = session_in(request.query)?;
+    request.exchange.of_session(&session);
     let raw = service.collect(request).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&body);
     let mut replies = service.handle.post(&request.caller(session), body, None);
-    match replies.next().await {
+    let first = replies.next().await;
+    request.exchange.served(&replies);
+    match first {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(ReplyEvent::Answer(Answer::Accepted)) => {
             Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty))

@@ -18,6 +18,7 @@ mod connections_by_address;
 mod cors;
 mod drain;
 mod error;
+mod exchange;
 mod front;
 mod front_request;
 mod head_end;
@@ -41,6 +42,7 @@ mod unfinished;
 
 pub use admin_address::AdminAddress;
 pub use error::Error;
+pub use exchange::Reporting;
 pub use places::HEADROOM as CONNECTIONS_HEADROOM;
 pub use server::{Running, serve};
 pub use settings::{AdminSettings, AdminToken, Settings};

@@ -1,10 +1,10 @@
 //! Metrics of the front. Labels come from closed sets: no label is a client's text.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use actix_http::{Method, StatusCode};
-use prometheus::{IntCounter, IntCounterVec, IntGauge};
-use telemetry::register;
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
+use telemetry::{ExchangeRecord, Outcome, register};
 
 use crate::route::Endpoint;
 
@@ -95,6 +95,75 @@ static CUT: LazyLock<[IntCounter; 2]> = LazyLock::new(|| {
 /// Counts a body that was answered 408.
 pub(crate) fn count_cut(reason: Cut) {
     CUT[reason as usize].inc();
+}
+
+static TENANT_REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_tenant_requests_total",
+        "HTTP requests of a tenant's clients that are over, by outcome.",
+        &["tenant", "outcome"],
+    )
+});
+
+static TENANT_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    register::histograms(
+        "roundhouse_tenant_request_seconds",
+        "Time of a tenant's requests that ended with a result or an error, to the last byte.",
+        &["tenant"],
+        vec![0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0],
+    )
+});
+
+static TENANT_BYTES: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_tenant_bytes_total",
+        "Bytes of the bodies of a tenant's requests and responses.",
+        &["tenant", "direction"],
+    )
+});
+
+/// The metrics of one tenant, or of all that share a label. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct TenantMeters(Arc<Meters>);
+
+#[derive(Debug)]
+struct Meters {
+    requests: [IntCounter; 6],
+    seconds: Histogram,
+    bytes_in: IntCounter,
+    bytes_out: IntCounter,
+}
+
+impl TenantMeters {
+    /// The metrics with this label, resolved once: counting is a few additions.
+    pub(crate) fn of(label: &str) -> Self {
+        let outcomes = ["result", "error", "accepted", "refused", "left", "other"];
+        Self(Arc::new(Meters {
+            requests: outcomes.map(|outcome| TENANT_REQUESTS.with_label_values(&[label, outcome])),
+            seconds: TENANT_SECONDS.with_label_values(&[label]),
+            bytes_in: TENANT_BYTES.with_label_values(&[label, "in"]),
+            bytes_out: TENANT_BYTES.with_label_values(&[label, "out"]),
+        }))
+    }
+
+    /// Counts one exchange.
+    pub(crate) fn count(&self, record: &ExchangeRecord) {
+        let meters = &*self.0;
+        let number = match record.outcome {
+            Outcome::Result => 0,
+            Outcome::Error => 1,
+            Outcome::Accepted => 2,
+            Outcome::Refused => 3,
+            Outcome::Left => 4,
+            Outcome::Ended | Outcome::Cancelled | Outcome::Streamed | Outcome::Broken => 5,
+        };
+        meters.requests[number].inc();
+        if matches!(record.outcome, Outcome::Result | Outcome::Error) {
+            meters.seconds.observe(record.duration.as_secs_f64());
+        }
+        meters.bytes_in.inc_by(record.bytes_in);
+        meters.bytes_out.inc_by(record.bytes_out);
+    }
 }
 
 /// Registers every metric at the start, so that a rate is right from the first event on.

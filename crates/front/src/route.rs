@@ -12,6 +12,15 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
+    /// The name, for labels and logs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mcp => "mcp",
+            Self::Sse => "sse",
+            Self::Messages => "messages",
+        }
+    }
+
     /// The methods that pages may use, for preflights.
     pub(crate) fn methods(self) -> &'static str {
         match self {

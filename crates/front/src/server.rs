@@ -25,7 +25,7 @@ use crate::drain::Drain;
 use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
 use crate::places::{HEADROOM, Places};
-use crate::{AdminSettings, Error, Settings, connection, metrics};
+use crate::{AdminSettings, Error, Reporting, Settings, connection, metrics};
 
 /// How long a connection that was answered before its body was read is still read, so that the
 /// client can receive the answer. Then it is closed, whether or not the client still sends.
@@ -35,7 +35,7 @@ const LINGER: Duration = Duration::from_secs(5);
 const SHUTDOWN_SECS_MAX: u64 = 3_600;
 
 /// Listens for clients and for operators. `bodies` is the memory for unfinished bodies
-/// ([`Settings::body_budget`]). Call it within an actix system: sessions run on the workers'
+/// ([`Settings::body_budget`]). Exchanges are reported to `reporting`. Call it within an actix system: sessions run on the workers'
 /// arbiters. Both sockets are bound when it returns.
 pub fn serve(
     settings: &Settings,
@@ -44,6 +44,7 @@ pub fn serve(
     tenants: Tenants,
     bodies: Budget,
     readiness: Readiness,
+    reporting: &Reporting,
 ) -> Result<Running, Error> {
     metrics::register_metrics();
     let drain = Arc::new(Drain::default());
@@ -59,7 +60,7 @@ pub fn serve(
             },
         },
     };
-    let front = Front::new(settings, handle, &tenants, bodies, Arc::clone(&drain))?;
+    let front = Front::new(settings, handle, &tenants, bodies, Arc::clone(&drain), reporting)?;
     let by_address = Arc::new(ConnectionsByAddress::new(settings)?);
     let refused = |address: &dyn ToString, setting| {
         let address = address.to_string();

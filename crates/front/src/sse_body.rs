@@ -10,8 +10,10 @@ use std::task::{Context, Poll};
 use actors::{Frame, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
 use protocol::sse;
+use telemetry::Outcome;
 
 use crate::drain::Present;
+use crate::exchange::Exchange;
 use crate::metrics::{GaugeGuard, STREAMS};
 use crate::pieces::{PIECE_BYTES, Pieces};
 
@@ -29,6 +31,7 @@ pub(crate) struct SseBody {
     /// A chunk that is longer than [`CHUNK_BYTES`], as far as it was not written.
     long: Pieces,
     end: End,
+    exchange: Exchange,
     _open: GaugeGuard,
     _present: Present,
 }
@@ -53,12 +56,14 @@ pub(crate) struct Broken;
 
 impl SseBody {
     /// A body with the events of `replies`.
-    pub(crate) fn new(replies: ReplyStream, present: Present) -> Self {
+    pub(crate) fn new(replies: ReplyStream, present: Present, mut exchange: Exchange) -> Self {
+        exchange.status(200);
         Self {
             replies,
             buffer: BytesMut::new(),
             long: Pieces::default(),
             end: End::Open,
+            exchange,
             _open: GaugeGuard::new(&STREAMS),
             _present: present,
         }
@@ -82,6 +87,7 @@ impl SseBody {
         if !self.buffer.is_empty() {
             // The buffer is not kept: most streams are idle most of the time.
             let chunk = std::mem::take(&mut self.buffer).freeze();
+            self.exchange.sent(chunk.len());
             if chunk.len() <= CHUNK_BYTES {
                 return Poll::Ready(Some(Ok(chunk)));
             }
@@ -107,7 +113,12 @@ impl SseBody {
     fn fill(&mut self, context: &mut Context<'_>) {
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
             match self.replies.poll_next(context) {
-                Poll::Ready(Some(ReplyEvent::Frame(frame))) => encode(&mut self.buffer, &frame),
+                Poll::Ready(Some(ReplyEvent::Frame(frame))) => {
+                    if let Frame::Message { data, .. } = &frame {
+                        self.exchange.answered(data);
+                    }
+                    encode(&mut self.buffer, &frame);
+                }
                 // The head is written already; a duplex session's stream is open from the start.
                 Poll::Ready(Some(ReplyEvent::Open { .. } | ReplyEvent::Answer(_))) => {}
                 Poll::Ready(Some(
@@ -118,6 +129,17 @@ impl SseBody {
                 Poll::Ready(None) => self.end = End::Finished,
                 Poll::Pending => return,
             }
+        }
+    }
+}
+
+impl Drop for SseBody {
+    fn drop(&mut self) {
+        self.exchange.served(&self.replies);
+        match self.end {
+            End::Open => self.exchange.end_as(Outcome::Left),
+            End::Finished => self.exchange.end(Outcome::Streamed),
+            End::Breaking | End::Broken => self.exchange.end_as(Outcome::Broken),
         }
     }
 }

@@ -3,20 +3,25 @@
 //! Only MCP messages are written, each once and whole (STD-02). A line that is not a message gets
 //! an error without an id, since a pipe has no status.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Caller, Frame, Handle, Opened, Refusal, ReplyEvent, ReplyStream};
+use actors::{
+    Answer, Caller, Frame, Handle, HandshakeSummary, Opened, Refusal, ReplyEvent, ReplyStream,
+};
 use bytes::{Bytes, BytesMut};
 use protocol::{
     Body, ErrorCode, Line, LineSplitter, Message, Method, Notification, Rejection, RequestId,
 };
 use serde::Deserialize;
-use tenants::{Principal, Tenant};
+use telemetry::Outcome;
+use tenants::{Principal, Tenant, Tenants};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
+use crate::Reporting;
+use crate::exchange::{Exchange, Exchanges};
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
 
@@ -31,7 +36,9 @@ pub async fn serve_stdio(
     grace: Duration,
     mut stdin: impl AsyncRead + Unpin,
     stdout: impl AsyncWrite + Unpin,
+    reporting: &Reporting,
 ) -> io::Result<()> {
+    let exchanges = Exchanges::new(reporting, &Tenants::new([Tenant::clone(tenant)]));
     let principal = Principal::anonymous();
     let mut output = Output { stdout, buffer: BytesMut::new() };
     let Opened { session, mut replies } = match handle.connect(tenant, &principal).await {
@@ -43,7 +50,7 @@ pub async fn serve_stdio(
     };
     let caller = Caller { tenant: Arc::clone(tenant), principal, session };
     let mut lines = LineSplitter::new(line_bytes_max);
-    let mut pending = PendingRequests::default();
+    let mut pending = PendingRequests { exchanges, handshake: None, requests: HashMap::default() };
     loop {
         tokio::select! {
             line = next_line(&mut stdin, &mut lines) => match line? {
@@ -97,7 +104,7 @@ async fn finish<W: AsyncWrite + Unpin>(
     pending: &mut PendingRequests,
     output: &mut Output<W>,
 ) -> io::Result<()> {
-    while !pending.0.is_empty() {
+    while !pending.requests.is_empty() {
         let Some(event) = replies.next().await else { break };
         write_event(event, pending, output);
         output.flush().await?;
@@ -113,15 +120,23 @@ async fn handle_line<W>(
     pending: &mut PendingRequests,
     output: &mut Output<W>,
 ) {
+    let mut exchange = pending.exchanges.begin_line(&caller.tenant);
+    exchange.received(line.len());
+    exchange.of_session(&caller.session);
     let body = match protocol::parse(line, &protocol::Limits::default()) {
         Ok(body) => body,
-        Err(rejection) => return output.write_line(&error(&rejection)),
+        Err(rejection) => {
+            exchange.refused(rejection.code.number());
+            exchange.end_as(Outcome::Refused);
+            return output.write_line(&error(&rejection));
+        }
     };
-    let ids = pending.add_requests(&body);
+    let ids = pending.add_requests(&body, &mut exchange);
     match handle.post(caller, body, None).next().await {
-        Some(ReplyEvent::Answer(Answer::Accepted)) => {}
+        Some(ReplyEvent::Answer(Answer::Accepted)) => exchange.end(Outcome::Accepted),
         // Each request gets its own final response, also where all were refused together.
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {
+            exchange.end(Outcome::Refused);
             refuse(refusal, &ids, pending, output)
         }
         Some(ReplyEvent::Answer(Answer::Json(message))) => write_message(&message, pending, output),
@@ -140,7 +155,10 @@ fn refuse<W>(
         output.write_line(&error(&rejection));
     }
     for id in ids {
-        if pending.0.remove(id) && rejection.id.is_none() {
+        let Some(mut exchange) = pending.requests.remove(id) else { continue };
+        exchange.refused(rejection.code.number());
+        exchange.end(Outcome::Error);
+        if rejection.id.is_none() {
             output.write_line(&error(&rejection.clone().of(Some(id.clone()))));
         }
     }
@@ -156,20 +174,37 @@ fn write_event<W>(event: ReplyEvent, pending: &mut PendingRequests, output: &mut
 fn write_message<W>(message: &Bytes, pending: &mut PendingRequests, output: &mut Output<W>) {
     if let Ok(Message::Response(response)) = Message::parse(message.clone())
         && let Some(id) = &response.id
+        && let Some(mut exchange) = pending.requests.remove(id)
     {
-        pending.0.remove(id);
+        exchange.of_handshake(pending.handshake.as_ref());
+        exchange.answered(message);
+        exchange.sent(message.len());
     }
     output.write_line(message);
 }
 
 /// The pending requests. At most as many as the session accepts in flight, since a refused
 /// request is answered at once.
-#[derive(Default)]
-struct PendingRequests(HashSet<RequestId>);
+struct PendingRequests {
+    exchanges: Exchanges,
+    /// The handshake that the client asked for, for the access log.
+    handshake: Option<HandshakeSummary>,
+    requests: HashMap<RequestId, Exchange>,
+}
 
 impl PendingRequests {
-    /// Adds the requests of a body and returns their ids.
-    fn add_requests(&mut self, body: &Body) -> Vec<RequestId> {
+    /// Adds the requests of a body and returns their ids. The exchange of a single request goes on
+    /// until its response.
+    fn add_requests(&mut self, body: &Body, exchange: &mut Exchange) -> Vec<RequestId> {
+        exchange.posted(body);
+        exchange.of_handshake(self.handshake.as_ref());
+        if let Body::One(Message::Request(request)) = body {
+            if request.method == Method::Initialize {
+                self.handshake = HandshakeSummary::of_request(request);
+            }
+            self.requests.insert(request.id.clone(), exchange.take());
+            return vec![request.id.clone()];
+        }
         let messages = match body {
             Body::One(message) => std::slice::from_ref(message).iter().collect(),
             Body::Batch(members) => members.iter().flatten().collect::<Vec<_>>(),
@@ -181,13 +216,15 @@ impl PendingRequests {
                 // A cancelled request gets no response, so it is no longer pending (CAN-01).
                 Message::Notification(notification) => {
                     if let Some(id) = cancelled_id(notification) {
-                        self.0.remove(&id);
+                        if let Some(mut cancelled) = self.requests.remove(&id) {
+                            cancelled.end(Outcome::Cancelled);
+                        }
                     }
                 }
                 Message::Response(_) => {}
             }
         }
-        self.0.extend(ids.iter().cloned());
+        self.requests.extend(ids.iter().map(|id| (id.clone(), Exchange::default())));
         ids
     }
 }

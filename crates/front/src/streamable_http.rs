@@ -13,10 +13,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use protocol::{
     Body as Posted, ErrorCode, Message, Mirrored, Rejection, RequestId, Revision, SessionId,
 };
+use telemetry::Outcome;
 
 use crate::accept::is_json;
 use crate::body::Body;
 use crate::drain::Present;
+use crate::exchange::Exchange;
 use crate::front_request::{FrontRequest, Service};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
@@ -54,19 +56,25 @@ async fn post(
     let raw = service.collect(request).await?;
     let again = raw.clone();
     let body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&body);
     if let Some(initialize) = initialize_in(&body) {
         return Err(Refused::initialize_in_session().of(initialize));
     }
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
+    request.exchange.of_session(&session);
     let mirrored = mirrored(request);
     let caller = request.caller(session);
     let replies = service.handle.post(&caller, body, mirrored);
-    let response = await_response(service, replies, Some(&caller.session)).await;
+    let response = await_response(service, request.exchange, replies, Some(&caller.session)).await;
     // Any status but 200 on a POST in a live session ends some clients. An error that is not the
     // request's fault is therefore sent as its JSON-RPC answer.
     response.or_else(|refusal| match Refused::from(refusal) {
-        refused if refused.is_ours() => answer_with_errors(&again, refused),
+        refused if refused.is_ours() => {
+            request.exchange.end_as(Outcome::Error);
+            request.exchange.refused(refused.rejection().code.number());
+            answer_with_errors(&again, refused)
+        }
         refused => Err(refused),
     })
 }
@@ -74,10 +82,11 @@ async fn post(
 /// A POST without a session: an `initialize`, or an error of the client.
 async fn post_initialize(
     service: &Service,
-    request: &FrontRequest<'_>,
+    request: &mut FrontRequest<'_>,
     raw: Bytes,
 ) -> Result<Response<Body>, Refused> {
     let body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&body);
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let initialize = match body {
         Posted::One(Message::Request(initialize))
@@ -92,7 +101,8 @@ async fn post_initialize(
     let Opened { session, replies } = handle
         .initialize(request.tenant, &request.principal, initialize, mirrored(request))
         .await?;
-    Ok(await_response(service, replies, Some(&session)).await?)
+    request.exchange.of_session(&session);
+    Ok(await_response(service, request.exchange, replies, Some(&session)).await?)
 }
 
 async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Response<Body>, Refused> {
@@ -102,8 +112,9 @@ async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Respon
     let session = session_of(request)?;
     check_version(request)?;
     let after = request.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
+    request.exchange.of_session(&session);
     let replies = service.handle.listen(&request.caller(session), after);
-    Ok(await_response(service, replies, None).await?)
+    Ok(await_response(service, request.exchange, replies, None).await?)
 }
 
 async fn delete(
@@ -112,8 +123,9 @@ async fn delete(
 ) -> Result<Response<Body>, Refused> {
     let session = session_of(request)?;
     check_version(request)?;
+    request.exchange.of_session(&session);
     let replies = service.handle.delete(&request.caller(session));
-    Ok(await_response(service, replies, None).await?)
+    Ok(await_response(service, request.exchange, replies, None).await?)
 }
 
 /// The session that a GET or a DELETE names (SES-05, GET-08).
@@ -160,13 +172,19 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 /// Waits for the first reply and builds the response from it.
 async fn await_response(
     service: &Service,
+    exchange: &mut Exchange,
     mut replies: ReplyStream,
     session: Option<&SessionId>,
 ) -> Result<Response<Body>, Refusal> {
-    match replies.next().await {
-        Some(ReplyEvent::Answer(answer)) => Ok(charged(response_of(answer, session)?, &replies)),
+    let first = replies.next().await;
+    exchange.served(&replies);
+    match first {
+        Some(ReplyEvent::Answer(answer)) => {
+            note_answer(exchange, &answer);
+            Ok(charged(response_of(answer, session)?, &replies))
+        }
         Some(ReplyEvent::Open { welcome, .. }) => {
-            let body = SseBody::new(replies, Present::new(&service.drain));
+            let body = SseBody::new(replies, Present::new(&service.drain), exchange.take());
             Ok(events(body, session.filter(|_| welcome)))
         }
         // The session left this node before it answered.
@@ -191,6 +209,16 @@ fn charged(response: Response<Body>, replies: &ReplyStream) -> Response<Body> {
         Body::Whole(pieces) => Body::Whole(pieces.charged(|bytes| replies.charge(bytes))),
         other => other,
     })
+}
+
+fn note_answer(exchange: &mut Exchange, answer: &Answer) {
+    match answer {
+        Answer::Json(message) | Answer::Welcome(message) => exchange.answered(message),
+        Answer::Array(messages) => messages.iter().for_each(|message| exchange.answered(message)),
+        Answer::Nothing => exchange.end(Outcome::Cancelled),
+        // Their statuses say it.
+        Answer::Accepted | Answer::Ended | Answer::Refused(_) => {}
+    }
 }
 
 fn response_of(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {

@@ -2,6 +2,7 @@
 //!
 //! The integration tests of this crate are one program, so that it is compiled and linked once.
 
+mod access_log;
 mod admin;
 mod edge;
 mod http_sse;

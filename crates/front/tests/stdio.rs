@@ -25,7 +25,8 @@ impl Piped {
         let server = actix_rt::spawn(async move {
             let handle = crate::kit::handle(parrot::backends());
             let tenant = Arc::new(Tenant::new("demo", &tenants::Settings::open()).unwrap());
-            serve_stdio(&handle, &tenant, 10_000, grace, read, write).await
+            let reporting = front::Reporting::default();
+            serve_stdio(&handle, &tenant, 10_000, grace, read, write, &reporting).await
         });
         Self { stdin: Some(stdin), stdout: BufReader::new(stdout).lines(), server }
     }

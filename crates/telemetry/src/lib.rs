@@ -11,6 +11,7 @@ mod logs;
 mod metrics;
 mod readiness;
 pub mod register;
+mod tenant_labels;
 
 pub use access_log::{Access, AccessLog, flush_access_log};
 pub use exchange_record::{ExchangeRecord, Label, Outcome, SessionTag};
@@ -18,3 +19,4 @@ pub use limit_layer::{LIMITED_BY_CALLER, report_left_out};
 pub use logs::{Error, Format, Settings, init};
 pub use metrics::{METRICS_CONTENT_TYPE, metrics_text};
 pub use readiness::Readiness;
+pub use tenant_labels::{OTHER_TENANTS, TenantLabels};

@@ -174,6 +174,18 @@ pub(super) struct Reply {
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
     )]
     pub(super) kind: Option<ReplyKind>,
+    /// With the first event of a reply: for logs.
+    #[prost(message, optional, tag = "18")]
+    pub(super) handshake: Option<Handshake>,
+}
+
+/// What logs say of the session's handshake.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Handshake {
+    #[prost(string, tag = "1")]
+    pub(super) revision: String,
+    #[prost(string, tag = "2")]
+    pub(super) client: String,
 }
 
 /// The kind of an event.

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use conversation::{Answer, Frame, Refusal};
-use protocol::SessionId;
+use protocol::{Revision, SessionId};
 
-use super::messages::{self, Array, Cursor, Event, Open, Reply, ReplyKind};
+use super::messages::{self, Array, Cursor, Event, Handshake, Open, Reply, ReplyKind};
 use super::{Format, legacy};
-use crate::ReplyEvent;
+use crate::{HandshakeSummary, ReplyEvent};
 
 /// Every refusal without content, at the position that is its number.
 const REFUSALS: [Refusal; 8] = [
@@ -22,18 +22,34 @@ const REFUSALS: [Refusal; 8] = [
 
 /// Encodes one reply.
 pub(super) fn encode(event: &ReplyEvent, format: Format) -> Bytes {
+    encode_with_handshake(event, None, format)
+}
+
+/// Encodes one reply, and what logs say of the session. The legacy format has no place for that.
+pub(super) fn encode_with_handshake(
+    event: &ReplyEvent,
+    handshake: Option<&HandshakeSummary>,
+    format: Format,
+) -> Bytes {
+    let handshake = handshake.map(|summary| Handshake {
+        revision: summary.revision.as_str().to_owned(),
+        client: summary.client.to_string(),
+    });
     match format {
         Format::Legacy => legacy::encode_reply(event),
-        Format::Protobuf => encode_kind(match event {
-            ReplyEvent::Answer(answer) => answer_kind(answer),
-            ReplyEvent::Open { welcome, at } => {
-                ReplyKind::Open(Open { welcome: *welcome, at: at.map(Into::into) })
-            }
-            ReplyEvent::Frame(frame) => frame_kind(frame),
-            ReplyEvent::Abort => ReplyKind::Abort(()),
-            ReplyEvent::Moved => ReplyKind::Moved(()),
-            ReplyEvent::LeaseLost { held_secs } => ReplyKind::LeaseLost(*held_secs),
-        }),
+        Format::Protobuf => encode_whole(
+            handshake,
+            match event {
+                ReplyEvent::Answer(answer) => answer_kind(answer),
+                ReplyEvent::Open { welcome, at } => {
+                    ReplyKind::Open(Open { welcome: *welcome, at: at.map(Into::into) })
+                }
+                ReplyEvent::Frame(frame) => frame_kind(frame),
+                ReplyEvent::Abort => ReplyKind::Abort(()),
+                ReplyEvent::Moved => ReplyKind::Moved(()),
+                ReplyEvent::LeaseLost { held_secs } => ReplyKind::LeaseLost(*held_secs),
+            },
+        ),
     }
 }
 
@@ -47,10 +63,25 @@ pub(super) fn encode_opened(session: &SessionId, format: Format) -> Bytes {
 
 /// Decodes one reply, in any format; `None` for invalid bytes.
 pub(super) fn decode(bytes: Bytes) -> Option<ReplyEvent> {
+    decode_with_handshake(bytes).map(|(event, _)| event)
+}
+
+/// Decodes one reply, and what logs say of the session.
+pub(super) fn decode_with_handshake(
+    bytes: Bytes,
+) -> Option<(ReplyEvent, Option<HandshakeSummary>)> {
     if Format::of(&bytes) == Format::Legacy {
-        return legacy::decode_reply(bytes);
+        return Some((legacy::decode_reply(bytes)?, None));
     }
-    let answer = match decode_kind(bytes)? {
+    let Reply { kind, handshake } = <Reply as prost::Message>::decode(bytes).ok()?;
+    let handshake = handshake.and_then(|Handshake { revision, client }| {
+        Some(HandshakeSummary { revision: Revision::named(&revision)?, client: client.into() })
+    });
+    Some((event_of(kind?)?, handshake))
+}
+
+fn event_of(kind: ReplyKind) -> Option<ReplyEvent> {
+    let answer = match kind {
         ReplyKind::Json(json) => Answer::Json(json),
         ReplyKind::Welcome(json) => Answer::Welcome(json),
         ReplyKind::Array(Array { messages }) => Answer::Array(messages),
@@ -92,7 +123,11 @@ pub(super) fn decode_opened(bytes: Bytes) -> Option<SessionId> {
 }
 
 fn encode_kind(kind: ReplyKind) -> Bytes {
-    messages::encode(&Reply { kind: Some(kind) })
+    encode_whole(None, kind)
+}
+
+fn encode_whole(handshake: Option<Handshake>, kind: ReplyKind) -> Bytes {
+    messages::encode(&Reply { kind: Some(kind), handshake })
 }
 
 fn decode_kind(bytes: Bytes) -> Option<ReplyKind> {
@@ -269,6 +304,22 @@ mod tests {
                 }
                 assert!(decode([&bytes[..], b"\0"].concat().into()).is_none());
             }
+        }
+    }
+
+    #[test]
+    fn the_first_reply_also_says_what_logs_say_of_the_session() {
+        let summary =
+            HandshakeSummary { revision: Revision::V2025_06_18, client: "inspector/2".into() };
+        for event in each() {
+            let bytes = encode_with_handshake(&event, Some(&summary), Format::Protobuf);
+            let (decoded, handshake) = decode_with_handshake(bytes.clone()).unwrap();
+            assert_eq!(format!("{decoded:?}"), format!("{event:?}"));
+            assert_eq!(handshake.as_ref(), Some(&summary));
+            // A program that does not know the field ignores it.
+            assert!(bytes.starts_with(&encode(&event, Format::Protobuf)));
+            let legacy = encode_with_handshake(&event, Some(&summary), Format::Legacy);
+            assert_eq!(decode_with_handshake(legacy).unwrap().1, None);
         }
     }
 

@@ -14,9 +14,9 @@ use std::time::Duration;
 use budget::{Held, Share};
 use cluster::{CallError, ForwardedCall, Peer};
 use conversation::Refusal;
-use ownership::SessionRequest;
 use ownership::retry::{Retry, Wait};
 use ownership::route::{RouteState, RouteStep, TakeOverAnswer, is_progress};
+use ownership::{Incarnation, SessionRequest};
 
 use super::forwarded_request::ForwardedRequest;
 use super::{Format, reply_codec};
@@ -27,7 +27,7 @@ use crate::node::{Entry, Node};
 use crate::session::LocalReply;
 use crate::session_bytes::charge;
 use crate::takeover::{Found, Identity, find_session};
-use crate::{Caller, ReplyEvent};
+use crate::{Caller, HandshakeSummary, ReplyEvent};
 
 /// How long a request continues after its client has left before the owner replied. It arrives even
 /// if its owner changes at that moment: this is longer than the detection of a killed process
@@ -62,6 +62,10 @@ pub(crate) struct RoutedRequest {
     /// The bytes of the request while no session of this node has it: it stays here, in case that
     /// its owner is lost. A session of this node counts them itself.
     request_bytes: Option<Held>,
+    /// The peer that has or had the request; `None` for this node.
+    owner: Option<Incarnation>,
+    /// What logs say of the session, once a reply said it.
+    handshake: Option<HandshakeSummary>,
 }
 
 /// The owner that has the request of a new session.
@@ -69,7 +73,7 @@ pub(crate) enum Owner {
     /// This node.
     Here(LocalReply),
     /// A peer.
-    There(ForwardedCall),
+    There(ForwardedCall, Incarnation),
 }
 
 enum State {
@@ -87,11 +91,20 @@ enum State {
     Over,
 }
 
+impl Owner {
+    fn peer(&self) -> Option<Incarnation> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(_, peer) => Some(*peer),
+        }
+    }
+}
+
 impl From<Owner> for State {
     fn from(owner: Owner) -> Self {
         match owner {
             Owner::Here(reply) => Self::Here(reply),
-            Owner::There(calling) => Self::There(calling),
+            Owner::There(calling, _) => Self::There(calling),
         }
     }
 }
@@ -116,12 +129,19 @@ impl RoutedRequest {
         request: SessionRequest,
         owner: Owner,
     ) -> Self {
-        Self::new(node, caller, RouteState::of_new_session(request), owner.into())
+        let peer = owner.peer();
+        let route = RouteState::of_new_session(request);
+        let mut routed = Self::new(node, caller, route, owner.into());
+        routed.owner = peer;
+        routed
     }
 
     /// Routes the connection of a new duplex session.
     pub(crate) fn of_duplex(node: &Arc<Node>, caller: Caller, owner: Owner) -> Self {
-        Self::new(node, caller, RouteState::of_duplex(), owner.into())
+        let peer = owner.peer();
+        let mut routed = Self::new(node, caller, RouteState::of_duplex(), owner.into());
+        routed.owner = peer;
+        routed
     }
 
     fn new(node: &Arc<Node>, caller: Caller, route: RouteState, state: State) -> Self {
@@ -137,12 +157,25 @@ impl RoutedRequest {
             drain_signal: None,
             lingers: false,
             request_bytes: None,
+            owner: None,
+            handshake: None,
         }
     }
 
     /// The share of the caller's tenant in the bytes that this node keeps.
     pub(crate) fn share(&self) -> Share {
         self.node.context.session_bytes.share(&self.caller.tenant.name)
+    }
+
+    /// The name of the node that has or had the request; `None` for this node. The address of a node
+    /// that is gone is not known; then it is its incarnation.
+    pub(crate) fn owner_name(&self) -> Option<Arc<str>> {
+        self.owner.map(|owner| self.node.context.cluster.name_of(owner))
+    }
+
+    /// What logs say of the session, once it has replied.
+    pub(crate) fn handshake(&self) -> Option<&HandshakeSummary> {
+        self.handshake.as_ref()
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
@@ -195,6 +228,9 @@ impl RoutedRequest {
                 }
                 State::Here(reply) => match ready!(reply.poll_next(context)) {
                     Some(event) => {
+                        if self.handshake.is_none() {
+                            self.handshake = reply.handshake().cloned();
+                        }
                         count_reattached(&self.route, &event);
                         self.route.reply_received(event)
                     }
@@ -217,8 +253,9 @@ impl RoutedRequest {
                     }
                 }
                 State::There(calling) => match ready!(calling.poll_next(context)) {
-                    Some(Ok(reply)) => match reply_codec::decode(reply) {
-                        Some(event) => {
+                    Some(Ok(reply)) => match reply_codec::decode_with_handshake(reply) {
+                        Some((event, handshake)) => {
+                            self.handshake = handshake.or(self.handshake.take());
                             if !self.route.is_open() {
                                 metrics::count_hop(Hop::Answered);
                             }
@@ -303,6 +340,7 @@ impl RoutedRequest {
             (&caller.tenant.name, &caller.principal, &caller.session);
         match self.node.enter(tenant, principal, session, request, false) {
             Entry::Entered(reply) => {
+                self.owner = None;
                 self.state = State::Here(reply);
                 self.request_bytes = None;
             }
@@ -324,6 +362,7 @@ impl RoutedRequest {
 
     /// Forwards the request to another node.
     fn forward(&mut self, peer: &Peer) {
+        self.owner = Some(peer.incarnation());
         self.state = State::There(self.send(peer, Some(self.route.request())));
         self.charge_request();
     }
@@ -461,6 +500,8 @@ impl Drop for RoutedRequest {
             drain_signal: None,
             lingers: true,
             request_bytes: self.request_bytes.take(),
+            owner: self.owner,
+            handshake: None,
         };
         // Bounded by the calls that links accept, and by `LINGER`.
         runtime.spawn(async move {

@@ -100,18 +100,26 @@ pub(super) struct EncodedReply {
     reply: LocalReply,
     /// The format of the call.
     format: Format,
+    /// Whether an event was encoded: the first one says what logs say of the session.
+    has_begun: bool,
 }
 
 impl EncodedReply {
     pub(super) fn new(reply: LocalReply, format: Format) -> Self {
-        Self { reply, format }
+        Self { reply, format, has_begun: false }
     }
 }
 
 impl Replies for EncodedReply {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
         let event = ready!(self.reply.poll_next(context));
-        Poll::Ready(event.map(|event| Ok(reply_codec::encode(&event, self.format))))
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let handshake = self.reply.handshake().filter(|_| is_first);
+        Poll::Ready(
+            event.map(|event| {
+                Ok(reply_codec::encode_with_handshake(&event, handshake, self.format))
+            }),
+        )
     }
 
     fn is_over(&self) -> bool {

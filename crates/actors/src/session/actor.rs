@@ -308,6 +308,7 @@ impl SessionActor {
         self.charge_kept_bytes();
         if !self.is_confirmed && self.session.is_live() {
             self.is_confirmed = true;
+            self.handle.set_handshake(self.session.revision(), &self.session.initialize());
             self.life.registration().into_iter().for_each(Registration::confirm);
         }
         self.shrink();

@@ -172,9 +172,23 @@ impl SessionActor {
         let record = pending_record.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
         let session = self.handle.session.clone();
+        self.handle.set_handshake(self.session.revision(), &record.initialize);
+        self.report_opened();
         let ownership = Ownership::new(session, record, pending_record.acquired, ttl, now);
         let log_writer = LogWriter::new(ownership, settings.lifetimes(), pending_record.random);
         self.life = Life::Recorded(Recorded { log_writer, registration });
+    }
+
+    /// Logs that the session was opened.
+    fn report_opened(&self) {
+        let handshake = self.handle.handshake();
+        tracing::info!(
+            tenant = &**self.handle.tenant(),
+            session = ?self.handle.session,
+            revision = handshake.map(|handshake| handshake.revision.as_str()),
+            client = handshake.map(|handshake| tracing::field::debug(&*handshake.client)),
+            "session opened"
+        );
     }
 }
 

@@ -1,18 +1,19 @@
 //! The handle of one session, for any thread.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use actix::Recipient;
 use actix::dev::SendError;
 use budget::Share;
 use conversation::{Event, Refusal, SinkId};
-use protocol::SessionId;
+use protocol::{Revision, SessionId};
 use tenants::Principal;
 
 use super::SessionMessage;
 use super::relief::Relief;
+use crate::HandshakeSummary;
 use crate::reply::{Bounds, ReplyQueue, Sink};
 
 /// One session's mailbox, the principal that it belongs to, and what its connections share.
@@ -22,6 +23,8 @@ pub(crate) struct SessionHandle {
     pub(crate) share: Share,
     principal: Principal,
     mailbox: Recipient<SessionMessage>,
+    /// Set once the handshake is known.
+    handshake: OnceLock<HandshakeSummary>,
     sinks: AtomicU64,
     /// A [`HandleState`].
     state: AtomicU8,
@@ -79,6 +82,7 @@ impl SessionHandle {
             share,
             principal,
             mailbox,
+            handshake: OnceLock::new(),
             sinks: AtomicU64::new(0),
             state: AtomicU8::new(HandleState::Open as u8),
             stop_request: AtomicU8::new(0),
@@ -89,6 +93,20 @@ impl SessionHandle {
     /// The tenant that the session belongs to.
     pub(crate) fn tenant(&self) -> &Arc<str> {
         self.share.tenant()
+    }
+
+    /// What logs say of the handshake; `None` before it.
+    pub(crate) fn handshake(&self) -> Option<&HandshakeSummary> {
+        self.handshake.get()
+    }
+
+    /// Sets what logs say of the handshake, the first time.
+    pub(crate) fn set_handshake(&self, revision: Revision, initialize: &[u8]) {
+        if self.handshake.get().is_none()
+            && let Some(summary) = HandshakeSummary::read(revision, initialize)
+        {
+            let _ = self.handshake.set(summary);
+        }
     }
 
     /// Whether this principal of a tenant may use the session.

@@ -195,7 +195,12 @@ impl SessionActor {
     /// Refuses waiting requests and closes streams. DELETEs that wait for the end stay.
     fn close_connections(&mut self, end: End) {
         metrics::count_ended_session(end);
-        tracing::debug!(session = ?self.handle.session, ?end, "session ended");
+        tracing::info!(
+            tenant = &**self.handle.tenant(),
+            session = ?self.handle.session,
+            cause = end.label(),
+            "session ended at this node"
+        );
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
         let pending_record = self.life.pending_record();

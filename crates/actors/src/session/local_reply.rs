@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::SessionHandle;
-use crate::ReplyEvent;
 use crate::reply::ReplyQueue;
+use crate::{HandshakeSummary, ReplyEvent};
 
 /// The receiving end of a reply from a session on this node. Dropping it notifies the session that
 /// the client has left.
@@ -22,6 +22,11 @@ impl LocalReply {
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         self.queue.poll_next(context, &self.handle.share)
+    }
+
+    /// What logs say of the session's handshake; `None` before it.
+    pub(crate) fn handshake(&self) -> Option<&HandshakeSummary> {
+        self.handle.handshake()
     }
 
     /// Whether the last event of the reply was taken.

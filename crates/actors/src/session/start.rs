@@ -126,9 +126,10 @@ pub(crate) fn restore_session(
     let random = Random::new().ok();
     let seed = random.as_ref().map_or(token.random, |random| random.seed);
     let now = clock::now();
+    let initialize = Arc::clone(&record.initialize);
     let saved = Saved {
         revision,
-        initialize: record.initialize.clone(),
+        initialize: Arc::clone(&initialize),
         state: record.state.bytes.clone(),
         version: record.state.version,
         former: record.former.iter().map(|token| OwnerTag(token.random)).collect(),
@@ -147,6 +148,7 @@ pub(crate) fn restore_session(
     let mailbox = context.address().recipient();
     let share = node.session_bytes.share(&tenant);
     let handle = Arc::new(SessionHandle::new(session, share, principal, mailbox));
+    handle.set_handshake(revision, &initialize);
     // If a concurrent claim registered the session first, this one is dropped; the registered actor
     // claims the session from it.
     let Some(registration) = registry.register(&handle, slot) else { return Ok(()) };

@@ -4,13 +4,13 @@ pub(crate) mod parrot;
 pub(crate) mod session;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use actors::Handle;
 use backends::Backends;
-use front::{AdminAddress, AdminSettings, AdminToken, Running, Settings, serve};
-use telemetry::Readiness;
+use front::{AdminAddress, AdminSettings, AdminToken, Reporting, Running, Settings, serve};
+use telemetry::{Access, AccessLog, Readiness, TenantLabels};
 use tenants::{Tenant, Tenants};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -86,7 +86,23 @@ fn run_with(
     picky.allowed_origins = vec!["https://picky.example".to_owned()];
     let tenants = Tenants::new([tenant("demo"), picky]);
     let bodies = settings.body_budget(["demo", "picky"].map(|name| (name.into(), None)));
-    serve(&settings, &admin, handle, tenants, bodies, readiness).unwrap()
+    let reporting = reporting();
+    serve(&settings, &admin, handle, tenants, bodies, readiness, &reporting).unwrap()
+}
+
+/// The access log of every front of this test: each test is a process.
+pub(crate) fn access_log() -> &'static AccessLog {
+    static LOG: LazyLock<AccessLog> = LazyLock::new(|| {
+        let settings =
+            telemetry::Settings { access: Access::All, ..telemetry::Settings::default() };
+        AccessLog::collecting(&settings)
+    });
+    &LOG
+}
+
+fn reporting() -> Reporting {
+    let labels = TenantLabels::new(["demo".into()], 1);
+    Reporting { access_log: access_log().clone(), node: "here".into(), labels }
 }
 
 fn tenant(name: &str) -> Tenant {

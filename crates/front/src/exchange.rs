@@ -1,0 +1,283 @@
+//! One exchange with a client, from the head of its request to the last byte of its response: it is
+//! counted for its tenant, and recorded in the access log.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use actix_http::body::{BodySize, MessageBody as _};
+use actix_http::{Method, Response};
+use actors::{HandshakeSummary, ReplyStream};
+use protocol::glance::{self, Kind};
+use protocol::{Body as Posted, Message, SessionId};
+use telemetry::{AccessLog, ExchangeRecord, Label, Outcome, SessionTag, TenantLabels};
+use tenants::{Tenant, Tenants};
+
+use crate::body::Body;
+use crate::metrics::TenantMeters;
+use crate::route::Endpoint;
+
+/// Where exchanges are reported.
+#[derive(Clone, Debug, Default)]
+pub struct Reporting {
+    /// The access log.
+    pub access_log: AccessLog,
+    /// The name of this node, for the access log.
+    pub node: Arc<str>,
+    /// The tenants with metrics of their own.
+    pub labels: TenantLabels,
+}
+
+/// Begins exchanges. Each worker has one.
+#[derive(Clone)]
+pub(crate) struct Exchanges {
+    access_log: AccessLog,
+    node: Arc<str>,
+    meters: Arc<HashMap<Arc<str>, TenantMeters>>,
+}
+
+impl Exchanges {
+    pub(crate) fn new(reporting: &Reporting, tenants: &Tenants) -> Self {
+        let meters = tenants.by_name().into_iter().map(|tenant| {
+            let label = reporting.labels.label(&tenant.name);
+            (Arc::clone(&tenant.name), TenantMeters::of(label))
+        });
+        Self {
+            access_log: reporting.access_log.clone(),
+            node: Arc::clone(&reporting.node),
+            meters: Arc::new(meters.collect()),
+        }
+    }
+
+    /// The same for another thread: the two share no count that every request changes.
+    pub(crate) fn for_worker(&self) -> Self {
+        Self { node: Arc::from(&*self.node), ..self.clone() }
+    }
+
+    /// Begins an exchange over HTTP.
+    pub(crate) fn begin(
+        &self,
+        method: &Method,
+        endpoint: Option<Endpoint>,
+        tenant: Option<&Arc<Tenant>>,
+    ) -> Exchange {
+        let verb = match *method {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::DELETE => "DELETE",
+            Method::OPTIONS => "OPTIONS",
+            _ => "other",
+        };
+        self.begin_at(verb, endpoint.map_or("none", Endpoint::name), tenant)
+    }
+
+    /// Begins the exchange of one line over standard streams.
+    pub(crate) fn begin_line(&self, tenant: &Arc<Tenant>) -> Exchange {
+        self.begin_at("", "stdio", Some(tenant))
+    }
+
+    fn begin_at(
+        &self,
+        verb: &'static str,
+        endpoint: &'static str,
+        tenant: Option<&Arc<Tenant>>,
+    ) -> Exchange {
+        let meters = tenant.and_then(|tenant| self.meters.get(&tenant.name)).cloned();
+        Exchange(Some(Box::new(Inner {
+            began: Instant::now(),
+            access_log: self.access_log.clone(),
+            meters,
+            outcome: None,
+            record: ExchangeRecord {
+                ended_at: SystemTime::UNIX_EPOCH,
+                duration: Default::default(),
+                tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
+                session: None,
+                revision: None,
+                client: None,
+                endpoint,
+                verb,
+                method: None,
+                tool: None,
+                outcome: Outcome::Left,
+                status: 0,
+                code: None,
+                bytes_in: 0,
+                bytes_out: 0,
+                node: Arc::clone(&self.node),
+                owner: None,
+            },
+        })))
+    }
+}
+
+/// One exchange. It is over when this is dropped; without an outcome, because the client left.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange(Option<Box<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    began: Instant,
+    access_log: AccessLog,
+    meters: Option<TenantMeters>,
+    outcome: Option<Outcome>,
+    record: ExchangeRecord,
+}
+
+impl Exchange {
+    /// Takes the exchange, for a part that outlives this one.
+    pub(crate) fn take(&mut self) -> Self {
+        Self(self.0.take())
+    }
+
+    /// Notes the length of the request's body.
+    pub(crate) fn received(&mut self, bytes: usize) {
+        self.note(|inner| inner.record.bytes_in += bytes as u64);
+    }
+
+    /// Notes that so much of the response's body was passed on.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.note(|inner| inner.record.bytes_out += bytes as u64);
+    }
+
+    /// Notes the session that the request names or opens.
+    pub(crate) fn of_session(&mut self, session: &SessionId) {
+        self.note_for_log(|record| record.session = Some(SessionTag::of(session.as_str())));
+    }
+
+    /// Notes what the client posted. Reads no more of it than its first members.
+    pub(crate) fn posted(&mut self, body: &Posted) {
+        self.note_for_log(|record| match body {
+            Posted::One(Message::Request(request)) => {
+                record.method = Some(method_label(&request.method));
+                record.tool = request.tool_name().map(|name| Label::of(&name));
+                if request.method == protocol::Method::Initialize
+                    && let Some(handshake) = HandshakeSummary::of_request(request)
+                {
+                    note_handshake(record, &handshake);
+                }
+            }
+            Posted::One(Message::Notification(notification)) => {
+                record.method = Some(method_label(&notification.method));
+            }
+            Posted::One(Message::Response(_)) => record.method = Some(Label::Known("response")),
+            Posted::Batch(_) => record.method = Some(Label::Known("batch")),
+        });
+    }
+
+    /// Notes the session's handshake.
+    pub(crate) fn of_handshake(&mut self, handshake: Option<&HandshakeSummary>) {
+        self.note_for_log(|record| {
+            if let Some(handshake) = handshake {
+                note_handshake(record, handshake);
+            }
+        });
+    }
+
+    /// Notes what the reply says of its session, and of the node that owns it.
+    pub(crate) fn served(&mut self, replies: &ReplyStream) {
+        self.note_for_log(|record| {
+            record.owner = replies.owner_name();
+            if let Some(handshake) = replies.handshake() {
+                note_handshake(record, handshake);
+            }
+        });
+    }
+
+    /// Notes a message of the response: if it is a final response, its outcome. An error among
+    /// several outweighs the results.
+    pub(crate) fn answered(&mut self, message: &[u8]) {
+        self.note(|inner| match glance::kind_of(message) {
+            Some(Kind::Error) => {
+                inner.outcome = Some(Outcome::Error);
+                if inner.access_log.is_on() {
+                    inner.record.code = glance::error_code(message);
+                }
+            }
+            Some(Kind::Result) if inner.outcome.is_none() => inner.outcome = Some(Outcome::Result),
+            Some(Kind::Result | Kind::Call) | None => {}
+        });
+    }
+
+    /// Notes the code of the JSON-RPC error with which the request was refused.
+    pub(crate) fn refused(&mut self, code: i32) {
+        self.note(|inner| inner.record.code = Some(code));
+    }
+
+    /// Sets the outcome, if there is none yet.
+    pub(crate) fn end(&mut self, outcome: Outcome) {
+        self.note(|inner| inner.outcome = inner.outcome.or(Some(outcome)));
+    }
+
+    /// Sets the outcome, whatever was noted before.
+    pub(crate) fn end_as(&mut self, outcome: Outcome) {
+        self.note(|inner| inner.outcome = Some(outcome));
+    }
+
+    /// Notes the status; the exchange goes on.
+    pub(crate) fn status(&mut self, status: u16) {
+        self.note(|inner| inner.record.status = status);
+    }
+
+    /// Ends the exchange with a whole response. Does nothing if it was taken.
+    pub(crate) fn finish(mut self, response: &Response<Body>) {
+        let status = response.status().as_u16();
+        self.status(status);
+        if let BodySize::Sized(bytes) = response.body().size() {
+            self.sent(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+        match status {
+            202 => self.end(Outcome::Accepted),
+            204 => self.end(Outcome::Ended),
+            ..400 => self.end(Outcome::Streamed),
+            400.. => self.end_as(Outcome::Refused),
+        }
+    }
+
+    fn note(&mut self, note: impl FnOnce(&mut Inner)) {
+        if let Some(inner) = &mut self.0 {
+            note(inner);
+        }
+    }
+
+    /// Notes what only the access log needs.
+    fn note_for_log(&mut self, note: impl FnOnce(&mut ExchangeRecord)) {
+        self.note(|inner| {
+            if inner.access_log.is_on() {
+                note(&mut inner.record);
+            }
+        });
+    }
+}
+
+fn note_handshake(record: &mut ExchangeRecord, handshake: &HandshakeSummary) {
+    record.revision = Some(handshake.revision.as_str());
+    record.client = Some(&*handshake.client).filter(|name| !name.is_empty()).map(Label::of);
+}
+
+fn method_label(method: &protocol::Method) -> Label {
+    method.known_name().map_or_else(|| Label::of(method.as_str()), Label::Known)
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.take() {
+            inner.report();
+        }
+    }
+}
+
+impl Inner {
+    fn report(self) {
+        let Self { began, access_log, meters, outcome, mut record } = self;
+        record.outcome = outcome.unwrap_or(Outcome::Left);
+        record.duration = began.elapsed();
+        if let Some(meters) = meters {
+            meters.count(&record);
+        }
+        if access_log.is_on() {
+            record.ended_at = SystemTime::now();
+            access_log.add(record);
+        }
+    }
+}
