@@ -12,6 +12,7 @@ use conversation::Refusal;
 use ownership::SessionRequest;
 use protocol::{Body, Message, Mirrored, Request};
 use store::Store;
+use telemetry::TenantLabels;
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 use crate::held::until_sessions_can_be_created;
 use crate::node::Node;
 use crate::node_context::NodeContext;
-use crate::relief::{relieve_tenants, show_session_bytes};
+use crate::relief::{relieve_tenants, show_tenants};
 use crate::reply_stream::{Opened, ReplyStream};
 use crate::routing::{Owner, PeerService, create_at_peer};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
@@ -50,6 +51,8 @@ pub struct NodeParts {
     pub store_is_in_process: bool,
     /// The most sessions of each tenant. Half of `sessions_max` is divided among these tenants.
     pub tenant_sessions_max: HashMap<Arc<str>, usize>,
+    /// The tenants with metrics of their own.
+    pub tenant_labels: TenantLabels,
 }
 
 impl NodeParts {
@@ -67,6 +70,7 @@ impl NodeParts {
             session_bytes,
             store_is_in_process: false,
             tenant_sessions_max: HashMap::new(),
+            tenant_labels: TenantLabels::default(),
         }
     }
 }
@@ -93,13 +97,14 @@ impl Handle {
             session_bytes,
             store_is_in_process,
             tenant_sessions_max,
+            tenant_labels,
         } = parts;
         let settings = if store_is_in_process { settings.without_sleep() } else { settings };
         let cluster = membership.cluster().clone();
         let bytes = session_bytes.clone();
         let context = NodeContext::new(settings, store, backends, cares, cluster, session_bytes);
         let node = Arc::new(Node::new(context, tenant_sessions_max));
-        tokio::spawn(show_session_bytes(bytes.clone(), Arc::downgrade(&node)));
+        tokio::spawn(show_tenants(bytes.clone(), tenant_labels, Arc::downgrade(&node)));
         tokio::spawn(relieve_tenants(bytes, Arc::downgrade(&node), !store_is_in_process));
         if node.has_peers() {
             tokio::spawn(keep_tombstones_written(Arc::downgrade(&node.context)));

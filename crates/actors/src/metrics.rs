@@ -1,13 +1,14 @@
 //! The metrics of sessions.
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 
 use budget::Budget;
 use conversation::{Cause, Fact, ResumeOutcome};
 use prometheus::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, exponential_buckets,
 };
-use telemetry::register;
+use telemetry::{OTHER_TENANTS, TenantLabels, register};
 
 /// Sessions on this node.
 pub(crate) static SESSIONS: LazyLock<IntGauge> =
@@ -83,22 +84,32 @@ static TENANT_SESSION_BYTES: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     )
 });
 
-/// The most tenants with a time series of their own.
-const TENANTS_SHOWN_MAX: usize = 20;
+/// The sessions of each tenant.
+static TENANT_SESSIONS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register::gauges(
+        "roundhouse_tenant_sessions",
+        "Sessions of a tenant on this node.",
+        &["tenant"],
+    )
+});
 
-/// Shows how the budget is used: by the tenants that use most of it, and by all others together.
-pub(crate) fn show_session_bytes(budget: &Budget) {
+/// Shows what the tenants use: each with a label of its own, and all others together.
+pub(crate) fn show_tenants(labels: &TenantLabels, budget: &Budget, sessions: &[(Arc<str>, usize)]) {
     SESSION_BYTES.set(budget.used() as i64);
-    let mut shares: Vec<_> =
-        budget.shares().into_iter().map(|share| (share.used(), share)).collect();
-    shares.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
-    TENANT_SESSION_BYTES.reset();
-    for (used, share) in shares.iter().take(TENANTS_SHOWN_MAX) {
-        TENANT_SESSION_BYTES.with_label_values(&[&**share.tenant()]).set(*used as i64);
+    let shares = budget.shares();
+    let bytes = shares.iter().map(|share| (&**share.tenant(), share.used()));
+    set(&TENANT_SESSION_BYTES, labels.sums(bytes));
+    let sessions = sessions.iter().map(|(tenant, sessions)| (&**tenant, *sessions));
+    set(&TENANT_SESSIONS, labels.sums(sessions));
+}
+
+fn set(gauges: &IntGaugeVec, values: BTreeMap<&str, usize>) {
+    // The others may all have gone since the last time.
+    if !values.contains_key(OTHER_TENANTS) {
+        let _ = gauges.remove_label_values(&[OTHER_TENANTS]);
     }
-    let others: usize = shares.iter().skip(TENANTS_SHOWN_MAX).map(|(used, _)| used).sum();
-    if others > 0 {
-        TENANT_SESSION_BYTES.with_label_values(&["other tenants"]).set(others as i64);
+    for (label, value) in values {
+        gauges.with_label_values(&[label]).set(value as i64);
     }
 }
 
@@ -406,6 +417,7 @@ pub(crate) fn show() {
     LazyLock::force(&RELIEFS);
     LazyLock::force(&UNCONFIRMED_EVICTED);
     LazyLock::force(&TENANT_SESSION_BYTES);
+    LazyLock::force(&TENANT_SESSIONS);
     LazyLock::force(&HOLDS);
     LazyLock::force(&HOPS);
     LazyLock::force(&TAKEOVERS);

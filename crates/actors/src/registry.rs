@@ -278,6 +278,14 @@ impl Registry {
         lock(&self.slots).taken
     }
 
+    /// The number of sessions of each tenant that has any.
+    pub(crate) fn sessions_by_tenant(&self) -> Vec<(Arc<str>, usize)> {
+        let slots = lock(&self.slots);
+        let named = slots.budget.shares();
+        let all = named.iter().chain(slots.unnamed.values());
+        all.map(|share| (Arc::clone(share.tenant()), share.used())).collect()
+    }
+
     /// Whether this node hands over or ends its sessions.
     pub(crate) fn is_departing(&self) -> bool {
         *self.intake.borrow() != Intake::Open

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use budget::Share;
 use conversation::BudgetVerdict;
+use telemetry::TenantLabels;
 
 use crate::metrics;
 use crate::node::Node;
@@ -38,7 +39,7 @@ const ROUND_TIME_MIN: Duration = Duration::from_millis(500);
 /// The longest time between two rounds.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// The interval at which the metrics of the budget are brought up to date.
+/// The interval at which the metrics of tenants are brought up to date.
 const SHOWN_EVERY: Duration = Duration::from_secs(5);
 
 /// After a relief a tenant keeps an eighth less than its share, so that the next bytes do not lead
@@ -70,10 +71,11 @@ pub(crate) async fn relieve_tenants(bytes: SessionBytes, node: Weak<Node>, may_s
     }
 }
 
-/// Shows in the metrics how many bytes sessions keep, for as long as the node exists.
-pub(crate) async fn show_session_bytes(bytes: SessionBytes, node: Weak<Node>) {
-    while node.strong_count() > 0 {
-        metrics::show_session_bytes(bytes.budget());
+/// Shows in the metrics how many sessions tenants have, and how many bytes these keep, for as long
+/// as the node exists.
+pub(crate) async fn show_tenants(bytes: SessionBytes, labels: TenantLabels, node: Weak<Node>) {
+    while let Some(sessions) = node.upgrade().map(|node| node.registry.sessions_by_tenant()) {
+        metrics::show_tenants(&labels, bytes.budget(), &sessions);
         tokio::time::sleep(SHOWN_EVERY).await;
     }
 }

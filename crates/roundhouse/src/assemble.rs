@@ -11,8 +11,9 @@ use actors::{Care, Handle};
 use backends::sandbox::Protection;
 use budget::Budget;
 use cluster::Membership;
+use front::Reporting;
 use store::Store;
-use telemetry::Readiness;
+use telemetry::{AccessLog, Readiness};
 
 use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
@@ -43,6 +44,7 @@ impl Plan {
             session_bytes: self.budgets.session_bytes.clone(),
             store_is_in_process: !self.store_is_shared,
             tenant_sessions_max: self.tenant_sessions_max(),
+            tenant_labels: self.tenant_labels.clone(),
         })
     }
 
@@ -82,6 +84,14 @@ impl Plan {
     fn reload(&mut self, handle: &Handle, bodies: Budget, readiness: &Readiness) -> Option<Reload> {
         let reloading = self.reloading.take()?;
         Some(Reload::new(reloading, self, bodies, handle.clone(), readiness.clone()))
+    }
+
+    /// Where the exchanges of this node are reported.
+    pub(crate) fn reporting(&self, handle: &Handle) -> Reporting {
+        let named = handle.node_name();
+        let node = if named.is_empty() { self.settings.node_name().into() } else { named };
+        let access_log = AccessLog::of_process();
+        Reporting { access_log, node, labels: self.tenant_labels.clone() }
     }
 
     /// Waits until no child process is left, or until the time limit.
@@ -143,6 +153,7 @@ impl Plan {
             self.tenants.clone(),
             bodies.clone(),
             readiness.clone(),
+            &self.reporting(&handle),
         );
         let running = match running {
             Ok(running) => running,
@@ -157,6 +168,8 @@ impl Plan {
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
         let reload = self.reload(&handle, bodies, &readiness);
         let reloading = reload.map(|reload| actix_rt::spawn(reload.run()));
+        let showing = watch::children(self.budgets.children.clone(), self.tenant_labels.clone());
+        let showing = actix_rt::spawn(showing);
         readiness.clear("starting");
         started(&running);
         let dead = tokio::select! {
@@ -186,6 +199,7 @@ impl Plan {
         cluster.leave().await;
         self.wait_for_children().await;
         sweeping.abort();
+        showing.abort();
         watching.abort();
         Ok(())
     }

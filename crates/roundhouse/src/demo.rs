@@ -53,7 +53,11 @@ fn hosting(command: &[OsString]) -> Result<serde_json::Value, Problems> {
     let words: Option<Vec<&str>> = command.iter().map(|word| word.to_str()).collect();
     let words = words.ok_or_else(|| Problems::one("the command after `--` is not UTF-8"))?;
     let (command, args) = (words[0], &words[1..]);
-    Ok(tenant("command", &json!({ "kind": "stdio", "command": command, "args": args })))
+    let mut settings =
+        tenant("command", &json!({ "kind": "stdio", "command": command, "args": args }));
+    // A developer at a terminal wants to see every call.
+    settings["log"] = json!({ "access": "all" });
+    Ok(settings)
 }
 
 fn tenant(backend: &str, settings: &serde_json::Value) -> serde_json::Value {
@@ -105,6 +109,15 @@ mod tests {
         };
         assert_eq!((stdio.program.command.as_str(), stdio.program.args.len()), ("npx", 3));
         assert!(stdio.program.env.contains_key("PATH"));
+        assert_eq!(settings.log.access, telemetry::Access::All);
+    }
+
+    #[test]
+    fn a_command_may_be_hosted_without_a_line_for_each_call() {
+        let key = "ROUNDHOUSE__LOG__ACCESS".to_owned();
+        let environment = Environment::of([(key, "off".to_owned())]);
+        let settings = settings(None, &[OsString::from("server")], &environment).unwrap();
+        assert_eq!(settings.log.access, telemetry::Access::Off);
     }
 
     #[cfg(feature = "demo")]

@@ -2,8 +2,9 @@
 
 use std::sync::LazyLock;
 
+use budget::Budget;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
-use telemetry::register;
+use telemetry::{TenantLabels, register};
 
 static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     register::gauges(
@@ -28,6 +29,23 @@ pub(crate) static RELOADS_APPLIED: LazyLock<IntCounter> =
 /// Changed files that had a problem, of which nothing was applied.
 pub(crate) static RELOADS_REFUSED: LazyLock<IntCounter> =
     LazyLock::new(|| RELOADS.with_label_values(&["refused"]));
+
+static TENANT_CHILDREN: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register::gauges(
+        "roundhouse_tenant_children",
+        "Server processes of a tenant on this node.",
+        &["tenant"],
+    )
+});
+
+/// Shows how many server processes each tenant has.
+pub(crate) fn show_children(labels: &TenantLabels, budget: &Budget) {
+    let shares = budget.shares();
+    let used = shares.iter().map(|share| (&**share.tenant(), share.used()));
+    for (label, used) in labels.sums(used) {
+        TENANT_CHILDREN.with_label_values(&[label]).set(used as i64);
+    }
+}
 
 /// Sets the metrics that do not change, and shows the others before they have counted anything.
 pub(crate) fn show() {

@@ -11,6 +11,7 @@ use backends::sandbox::{Protections, Sandbox};
 use backends::stdio::{Children, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
 use store::Store;
+use telemetry::TenantLabels;
 use tenants::{Tenant, Tenants};
 
 use crate::records::Records;
@@ -65,6 +66,8 @@ pub(crate) struct Plan {
     /// What an operator should change, though the node starts without it.
     pub(crate) warnings: Vec<String>,
     pub(crate) budgets: Budgets,
+    /// The tenants with metrics of their own.
+    pub(crate) tenant_labels: TenantLabels,
     pub(crate) store: Arc<dyn Store>,
     /// Whether other nodes can reach the records of the store. Otherwise they are in the memory of
     /// this process.
@@ -141,6 +144,8 @@ impl Plan {
             );
         }
         let (tenants, backends) = (Tenants::new(tenants), Backends::new(backends));
+        let names = tenants.by_name().into_iter().map(|tenant| Arc::clone(&tenant.name));
+        let tenant_labels = TenantLabels::new(names, settings.node.tenant_metrics_max);
         problems.or(Self {
             settings,
             cluster,
@@ -150,6 +155,7 @@ impl Plan {
             protections: machine.for_all(),
             warnings,
             budgets,
+            tenant_labels,
             store,
             store_is_shared: shared,
             reloading: None,

@@ -38,10 +38,11 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     let file = serve.config.clone();
     let is_demo = file.is_none();
     let read = Arc::new(move || settings(&serve));
-    let source = file.map(|file| SettingsSource::new(file, read.clone()));
+    let source = file.clone().map(|file| SettingsSource::new(file, read.clone()));
     let settings = read()?;
     telemetry::init(&settings.log)?;
     raise_descriptor_limit();
+    let store = settings.store.kind();
     let roundhouse = Roundhouse::from_settings(settings);
     let roundhouse = match source {
         Some(source) => roundhouse.reloading(source),
@@ -55,11 +56,21 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     if is_demo && !node.address().ip().is_loopback() {
         tracing::warn!(address = %node.address(), "the endpoint is open to every client that can reach this address");
     }
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        settings = ?file.as_deref().unwrap_or(Path::new("none")),
+        store,
+        clients = %node.address(),
+        operators = node.admin_url(),
+        tenants = node.tenants().len(),
+        "node started"
+    );
     print(&endpoints(&node))?;
     if !signals.stop_in_order(node).await {
         bail!("other nodes marked this process dead; start it again");
     }
     telemetry::report_left_out();
+    telemetry::flush_access_log();
     tracing::info!("stopped");
     Ok(())
 }
@@ -108,7 +119,9 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let (handle, grace) = (plan.handle(membership), plan.drain());
     let line_bytes_max = plan.settings.front.body_bytes_max;
     let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-    let serving = front::serve_stdio(&handle, &tenant, line_bytes_max, grace, stdin, stdout);
+    let reporting = plan.reporting(&handle);
+    let serving =
+        front::serve_stdio(&handle, &tenant, line_bytes_max, grace, stdin, stdout, &reporting);
     tokio::select! {
         served = serving => served.context("standard input or output is broken")?,
         () = signals.next_signal() => {}
@@ -118,6 +131,8 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
         plan.wait_for_children().await;
     };
     signals.unless_again(stopping).await;
+    telemetry::report_left_out();
+    telemetry::flush_access_log();
     // A thread of the runtime may still be blocked in a read of standard input. It would keep the
     // process alive until its client writes something more.
     std::process::exit(0)

@@ -13,7 +13,8 @@ use crate::settings::{Settings, TenantSettings};
 pub(crate) struct Budgets {
     /// The bytes that sessions keep, and of lines that servers have not ended.
     pub(crate) session_bytes: SessionBytes,
-    children: Budget,
+    /// The server processes.
+    pub(crate) children: Budget,
 }
 
 impl Budgets {

@@ -1,12 +1,16 @@
-//! Checks whether the store can be reached, and reports it in `/readyz` and a metric. The result
+//! Checks whether the store can be reached, and reports it in `/readyz` and a metric. Shows the server
+//! processes of tenants in metrics. The result of the check
 //! does not stop work. A node without its store may still answer until its lease lapses; if it
 //! were unready, the balancer would remove all nodes at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use budget::Budget;
 use store::Store;
-use telemetry::Readiness;
+use telemetry::{Readiness, TenantLabels};
+
+use crate::metrics;
 
 /// Time between two checks. A check sends nothing, but it wakes a thread that may sleep.
 const LOOK: Duration = Duration::from_secs(1);
@@ -19,5 +23,17 @@ pub(crate) async fn store(store: Arc<dyn Store>, readiness: Readiness) {
     loop {
         next.tick().await;
         readiness.remark(REMARK, !store.is_reachable());
+    }
+}
+
+/// The interval at which the metrics of tenants are brought up to date.
+const SHOWN_EVERY: Duration = Duration::from_secs(5);
+
+/// Shows how many server processes each tenant has, until it is aborted.
+pub(crate) async fn children(budget: Budget, labels: TenantLabels) {
+    let mut next = tokio::time::interval(SHOWN_EVERY);
+    loop {
+        next.tick().await;
+        metrics::show_children(&labels, &budget);
     }
 }

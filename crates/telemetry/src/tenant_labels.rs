@@ -1,6 +1,6 @@
 //! Which tenants have time series of their own, so that their number is bounded.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// The label of all tenants without time series of their own. No tenant can have this name: it has
@@ -25,6 +25,18 @@ impl TenantLabels {
     pub fn label<'a>(&self, tenant: &'a str) -> &'a str {
         if self.0.contains(tenant) { tenant } else { OTHER_TENANTS }
     }
+
+    /// Adds the amounts of tenants up by label. Each tenant with a label of its own has an amount.
+    pub fn sums<'a>(
+        &'a self,
+        amounts: impl IntoIterator<Item = (&'a str, usize)>,
+    ) -> BTreeMap<&'a str, usize> {
+        let mut sums: BTreeMap<&str, usize> = self.0.iter().map(|name| (&**name, 0)).collect();
+        for (tenant, amount) in amounts {
+            *sums.entry(self.label(tenant)).or_default() += amount;
+        }
+        sums
+    }
 }
 
 #[cfg(test)]
@@ -39,5 +51,12 @@ mod tests {
             ["a", "b", OTHER_TENANTS, OTHER_TENANTS]
         );
         assert_eq!(TenantLabels::default().label("a"), OTHER_TENANTS);
+    }
+
+    #[test]
+    fn the_amounts_of_the_others_are_added_up() {
+        let labels = TenantLabels::new(["a", "b", "c", "d"].map(Arc::from), 2);
+        let sums = labels.sums([("a", 1), ("c", 2), ("d", 3)]);
+        assert_eq!(sums.into_iter().collect::<Vec<_>>(), [("a", 1), ("b", 0), (OTHER_TENANTS, 5)]);
     }
 }

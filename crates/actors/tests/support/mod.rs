@@ -276,6 +276,7 @@ impl World {
             session_bytes: session_bytes.clone(),
             store_is_in_process: false,
             tenant_sessions_max,
+            tenant_labels: telemetry::TenantLabels::default(),
         });
         Self {
             handle,

@@ -64,6 +64,9 @@ pub struct NodeSettings {
     /// Whether stdio servers are separated from the node and from each other, where their backend
     /// does not say so itself.
     pub sandbox: Sandbox,
+    /// The most tenants with metrics of their own: the first ones in alphabetical order. All others
+    /// share the label `other tenants`.
+    pub tenant_metrics_max: usize,
     /// A directory of cgroup v2 that was delegated to the node and has no processes. Each stdio
     /// server gets a cgroup in it. Empty for none.
     pub cgroup: PathBuf,
@@ -79,6 +82,7 @@ impl Default for NodeSettings {
             reload_secs: 2,
             session_bytes_max: 1 << 30,
             sandbox: Sandbox::Auto,
+            tenant_metrics_max: 100,
             cgroup: PathBuf::new(),
             children: ChildrenSettings::default(),
         }
@@ -100,6 +104,12 @@ pub struct TenantSettings {
 }
 
 impl Settings {
+    /// The name of a node without a cluster, for logs.
+    pub(crate) fn node_name(&self) -> &str {
+        let name = &self.cluster.peers.name;
+        if name.is_empty() { "local" } else { name }
+    }
+
     /// Every valid key, with its default as JSON (`null` where there is none), and `*` for a name
     /// that the operator chooses.
     pub fn keys() -> BTreeMap<String, serde_json::Value> {

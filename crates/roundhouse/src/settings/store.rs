@@ -54,6 +54,11 @@ impl Default for StoreSettings {
 }
 
 impl StoreSettings {
+    /// The scheme of the URL, which holds no secret: `memory`, `redis` or another.
+    pub(crate) fn kind(&self) -> String {
+        self.url.0.split_once(':').map_or_else(String::new, |(scheme, _)| scheme.to_owned())
+    }
+
     /// Whether this is a Redis that any process that reaches it may use: neither the URL nor
     /// another key has a password.
     pub(crate) fn is_open_redis(&self) -> bool {
