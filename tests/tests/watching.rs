@@ -91,26 +91,45 @@ fn alerts_go_off_where_they_should_and_nowhere_else() -> Result<()> {
     promtool(&["test", "rules"], file.path())
 }
 
-/// The dashboard's panels, each with its expressions.
+/// The dashboards: file, title and variables.
+const DASHBOARDS: [(&str, &str, &[&str]); 2] = [
+    ("deploy/grafana/cluster.json", "Cluster", &["datasource", "node"]),
+    ("deploy/grafana/tenant.json", "Tenant", &["datasource", "tenant", "node"]),
+];
+
+fn dashboard(file: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&read(file)?)?)
+}
+
+/// The panels of all dashboards, each with its expressions.
 fn panels() -> Result<Vec<(String, Vec<String>)>> {
-    let dashboard: Value = serde_json::from_str(&read("deploy/grafana/cluster.json")?)?;
-    let panels = dashboard["panels"].as_array().context("no panels")?;
     let expressions = |panel: &Value| {
         let targets = panel["targets"].as_array().into_iter().flatten();
         targets.filter_map(|target| Some(target["expr"].as_str()?.to_owned())).collect()
     };
-    let panels = panels.iter().filter(|panel| panel["type"] != "row");
-    Ok(panels.map(|panel| (panel["title"].to_string(), expressions(panel))).collect())
+    let mut all = Vec::new();
+    for (file, _, _) in DASHBOARDS {
+        let dashboard = dashboard(file)?;
+        let panels = dashboard["panels"].as_array().context("no panels")?;
+        let panels = panels.iter().filter(|panel| panel["type"] != "row");
+        all.extend(panels.map(|panel| (panel["title"].to_string(), expressions(panel))));
+    }
+    Ok(all)
 }
 
 #[test]
 fn every_panel_can_be_read_without_asking_anybody() -> Result<()> {
-    let dashboard: Value = serde_json::from_str(&read("deploy/grafana/cluster.json")?)?;
-    ensure!(dashboard["title"] == "Cluster" && dashboard["uid"].is_string(), "no title or uid");
+    DASHBOARDS.into_iter().try_for_each(|(file, title, names)| {
+        check_dashboard(&dashboard(file)?, title, names).with_context(|| file.to_owned())
+    })
+}
+
+fn check_dashboard(dashboard: &Value, title: &str, expected: &[&str]) -> Result<()> {
+    ensure!(dashboard["title"] == title && dashboard["uid"].is_string(), "no title or uid");
     ensure!(dashboard["schemaVersion"].as_u64() >= Some(36), "older than Grafana 10");
     let variables = dashboard["templating"]["list"].as_array().context("no variables")?;
     let names: Vec<_> = variables.iter().map(|variable| &variable["name"]).collect();
-    ensure!(names == ["datasource", "node"], "{names:?}");
+    ensure!(names == expected, "{names:?}");
     let (mut ids, mut taken) = (BTreeSet::new(), BTreeMap::new());
     for panel in dashboard["panels"].as_array().context("no panels")? {
         let title = panel["title"].as_str().filter(|title| !title.is_empty());

@@ -35,6 +35,7 @@ async fn session() -> (Handle, Caller) {
     let tenant = Arc::new(Tenant {
         name: "acme".into(),
         allowed_origins: Vec::new(),
+        cors_headers: Vec::new(),
         sessions_max: usize::MAX,
         is_leaving: false,
     });

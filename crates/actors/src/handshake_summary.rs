@@ -1,8 +1,7 @@
 //! What logs say of a session's handshake.
 
-use std::sync::Arc;
-
 use protocol::{InitializeParams, Revision};
+use telemetry::Label;
 
 /// Greatest length of a client's name in a summary, in bytes, and of its version; a longer one is
 /// cut.
@@ -14,9 +13,8 @@ const VERSION_BYTES_MAX: usize = 20;
 pub struct HandshakeSummary {
     /// The negotiated revision.
     pub revision: Revision,
-    /// The name and the version of the client, as in `inspector/2.1`; any text without control
-    /// characters. Empty if the client gave none.
-    pub client: Arc<str>,
+    /// The name and the version of the client, as in `inspector/2.1`; `None` if it gave none.
+    pub client: Option<Label>,
 }
 
 impl HandshakeSummary {
@@ -27,8 +25,11 @@ impl HandshakeSummary {
             InitializeParams::read(initialize).ok()?;
         let name = &client_name[..client_name.floor_char_boundary(NAME_BYTES_MAX)];
         let version = &client_version[..client_version.floor_char_boundary(VERSION_BYTES_MAX)];
-        let client =
-            if version.is_empty() { name.into() } else { format!("{name}/{version}").into() };
+        let client = match (name, version) {
+            ("", "") => None,
+            (name, "") => Some(Label::of(name)),
+            (name, version) => Some(Label::of(&format!("{name}/{version}"))),
+        };
         Some(Self { revision, client })
     }
 
@@ -51,7 +52,7 @@ mod tests {
                 r#"{{"protocolVersion":"2025-06-18","capabilities":{{}},"clientInfo":{info}}}"#
             );
             let summary = HandshakeSummary::read(Revision::V2025_06_18, params.as_bytes());
-            summary.unwrap().client.to_string()
+            summary.unwrap().client.map_or_else(String::new, |client| client.as_str().to_owned())
         };
         assert_eq!(client(r#"{"name":"inspector","version":"2.1"}"#), "inspector/2.1");
         assert_eq!(client(r#"{"name":"inspector"}"#), "inspector");

@@ -17,8 +17,10 @@ use crate::head_timeout::Timed;
 use crate::metrics::{CONNECTIONS, Closed, GaugeGuard, count_closed};
 use crate::places::{Place, Places};
 
-/// The response to a client whose address has too many connections.
+/// The response to a client whose address has too many connections. Its request is not read, so every
+/// page may read this response, which says nothing else.
 const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 2\r\n\
+    access-control-allow-origin: *\r\naccess-control-expose-headers: retry-after\r\n\
     content-length: 0\r\nconnection: close\r\n\r\n";
 
 /// Time limits of a connection.

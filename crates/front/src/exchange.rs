@@ -252,7 +252,7 @@ impl Exchange {
 
 fn note_handshake(record: &mut ExchangeRecord, handshake: &HandshakeSummary) {
     record.revision = Some(handshake.revision.as_str());
-    record.client = Some(&*handshake.client).filter(|name| !name.is_empty()).map(Label::of);
+    record.client.clone_from(&handshake.client);
 }
 
 fn method_label(method: &protocol::Method) -> Label {

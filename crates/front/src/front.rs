@@ -4,13 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use actix_http::body::BoxBody;
-use actix_http::{ConnectionType, Method, Request, RequestHead, Response};
+use actix_http::{ConnectionType, Method, Request, RequestHead, Response, header};
 use actors::Handle;
 use budget::Budget;
 use tenants::{Principal, Tenant, Tenants, TenantsOfThread};
 
 use crate::body::Body;
 use crate::collecting::Collecting;
+use crate::cors::AllowedHeaders;
 use crate::drain::{Drain, Present};
 use crate::exchange::{Exchanges, Reporting};
 use crate::front_request::{FrontRequest, Service};
@@ -31,6 +32,7 @@ pub(crate) struct Front {
     tenants: TenantsOfThread,
     exchanges: Exchanges,
     gate: Arc<Gate>,
+    cors_headers: Arc<AllowedHeaders>,
     header_bytes_max: usize,
 }
 
@@ -51,6 +53,7 @@ impl Front {
             exchanges: Exchanges::new(reporting, tenants),
             tenants: TenantsOfThread::new(tenants),
             gate: Arc::new(Gate::new(settings)?),
+            cors_headers: Arc::new(AllowedHeaders::new(settings)?),
             header_bytes_max: settings.header_bytes_max,
         })
     }
@@ -83,6 +86,8 @@ impl Front {
         let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
             Err(refused) => {
                 exchange.refused(refused.rejection().code.number());
+                // A page of any origin may read why it was refused, which is no secret.
+                origin = Heads::origin_alone(&head.headers);
                 refused.unread(payload).into_response()
             }
             Ok(heads) => {
@@ -100,7 +105,16 @@ impl Front {
                         );
                         self.serve(endpoint, &mut request).await
                     }
-                    _ => Refused::unknown_path().unread(payload).into_response(),
+                    // A page can read the answer only after a preflight.
+                    _ if is_preflight(head) => {
+                        let methods = Endpoint::Mcp.methods();
+                        self.preflight(methods, heads.preflight_headers, None)
+                    }
+                    _ => {
+                        let refused = Refused::unknown_path(&self.service.public_path);
+                        exchange.refused(refused.rejection().code.number());
+                        refused.unread(payload).into_response()
+                    }
                 }
             }
         };
@@ -186,12 +200,24 @@ impl Front {
         }
     }
 
+    fn preflight(
+        &self,
+        methods: &'static str,
+        requested: Option<&str>,
+        tenant: Option<&Tenant>,
+    ) -> Response<Body> {
+        cors::preflight(methods, requested, self.cors_headers.names(tenant))
+    }
+
     async fn serve(&self, endpoint: Endpoint, request: &mut FrontRequest<'_>) -> Response<Body> {
         if *request.method == Method::OPTIONS {
-            return cors::preflight(endpoint.methods(), request.heads.preflight_headers);
+            let requested = request.heads.preflight_headers;
+            return self.preflight(endpoint.methods(), requested, Some(request.tenant));
         }
         if request.tenant.is_leaving && request.begins_session(endpoint) {
-            return Refused::unknown_path().unread(request.take_payload()).into_response();
+            return Refused::unknown_path(&self.service.public_path)
+                .unread(request.take_payload())
+                .into_response();
         }
         let served = match endpoint {
             Endpoint::Mcp => streamable_http::answer(&self.service, request).await,
@@ -204,4 +230,12 @@ impl Front {
             refused.unread(request.take_payload()).into_response()
         })
     }
+}
+
+/// Whether a browser asks for a page whether it may send a request.
+fn is_preflight(head: &RequestHead) -> bool {
+    let has = |name| head.headers.contains_key(name);
+    head.method == Method::OPTIONS
+        && has(header::ORIGIN)
+        && has(header::ACCESS_CONTROL_REQUEST_METHOD)
 }

@@ -4,7 +4,7 @@
 //! two, so the request is refused. The HTTP layer itself enforces this for `Content-Length`,
 //! `Transfer-Encoding` and `Host`.
 
-use actix_http::header::HeaderMap;
+use actix_http::header::{self, HeaderMap};
 
 use crate::accept::Accept;
 
@@ -79,6 +79,13 @@ impl<'a> Heads<'a> {
             *slot = Some(value.to_str().map_err(|_| Fault::NotText(name))?);
         }
         if bytes > bytes_max { Err(Fault::TooLarge) } else { Ok(heads) }
+    }
+
+    /// The origin, if there is exactly one; for a response to headers that were refused.
+    pub(crate) fn origin_alone(headers: &'a HeaderMap) -> Option<&'a str> {
+        let mut origins = headers.get_all(header::ORIGIN);
+        let origin = origins.next()?.to_str().ok()?;
+        origins.next().is_none().then_some(origin)
     }
 }
 

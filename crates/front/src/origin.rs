@@ -4,6 +4,7 @@
 //! reaching this server through a client's browser. Neither is authentication.
 
 use crate::client_address::TrustedProxies;
+use crate::cors::AllowedHeaders;
 use crate::{Error, Settings};
 
 /// The allowed origins and hosts, read from the settings once.
@@ -76,6 +77,7 @@ impl Settings {
     /// The server checks the same at its start; this method is for a caller that checks earlier.
     pub fn check(&self) -> Result<(), Error> {
         Gate::new(self)?;
+        AllowedHeaders::new(self)?;
         TrustedProxies::new(self)?;
         public_path(self).map(drop)
     }

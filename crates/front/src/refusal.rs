@@ -49,8 +49,16 @@ impl Refused {
     }
 
     /// No such path, or no such tenant: the response does not reveal which of the two.
-    pub(crate) fn unknown_path() -> Self {
-        Self::invalid(StatusCode::NOT_FOUND, "there is no endpoint at this path")
+    /// The text is the same for every path; `base` is the path of the public URL.
+    pub(crate) fn unknown_path(base: &str) -> Self {
+        Self::invalid(
+            StatusCode::NOT_FOUND,
+            format!(
+                "there is no endpoint at this path; a tenant's endpoint is {base}/TENANT/mcp \
+                 (Streamable HTTP) or {base}/TENANT/sse (HTTP+SSE of 2024-11-05), without a slash \
+                 at its end"
+            ),
+        )
     }
 
     /// The path does not take this method (GET-02).

@@ -25,6 +25,9 @@ pub struct Settings {
     /// Origins that may use every tenant's endpoint, as in `https://app.example.com`; a request
     /// with any other is answered 403 (SEC-01). `null` is allowed only if it is listed.
     pub allowed_origins: Vec<String>,
+    /// Request headers that pages may send, beside those of MCP. Tracing libraries send the default
+    /// ones unasked; the node ignores them.
+    pub cors_headers: Vec<String>,
     /// Host names, with or without port, that `Host` may carry; any other is answered 403. Empty
     /// on a listener that is not on loopback: `Host` is not checked.
     pub allowed_hosts: Vec<String>,
@@ -89,6 +92,7 @@ impl Default for Settings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             public_url: None,
             allowed_origins: Vec::new(),
+            cors_headers: ["traceparent", "tracestate", "baggage"].map(str::to_owned).into(),
             allowed_hosts: Vec::new(),
             body_bytes_max: 4 << 20,
             initialize_body_bytes_max: 128 << 10,

@@ -58,6 +58,17 @@ pub enum Error {
         /// What stands there.
         written: String,
     },
+    /// The name of a header that pages may send is no such name.
+    #[error(
+        "tenant `{name}` has {written:?} in cors_headers, which is no name of a header; write names, as \
+         in \"x-request-id\"; there is no wildcard"
+    )]
+    HeaderName {
+        /// The tenant.
+        name: String,
+        /// What stands there.
+        written: String,
+    },
     /// A limit of zero, with which no client could use the endpoint.
     #[error("tenant `{name}` has {limit} = 0, so no client could use it; write at least 1")]
     LimitZero {

@@ -4,6 +4,7 @@
 //! are origins, and its `auth` is set. This crate reads no file, header or message.
 
 mod error;
+mod header_name;
 mod name;
 mod origin;
 mod settings;
@@ -24,6 +25,8 @@ pub struct Tenant {
     pub name: Arc<str>,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
+    /// Request headers that pages may send, beside those of MCP and of the node.
+    pub cors_headers: Vec<String>,
     /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused.
     pub sessions_max: usize,
     /// Whether the tenant was removed from the settings: its sessions go on for a while, and it gets
@@ -36,13 +39,16 @@ impl Tenant {
     pub fn new(name: &str, settings: &Settings) -> Result<Self, Vec<Error>> {
         let origins = settings.allowed_origins.iter().map(|written| origin::check(name, written));
         let checks = [name::check(name), settings.check_auth(name), settings.limits.check(name)];
-        let wrong: Vec<Error> = checks.into_iter().chain(origins).filter_map(Result::err).collect();
+        let headers = settings.cors_headers.iter().map(|written| header_name::check(name, written));
+        let checks = checks.into_iter().chain(origins).chain(headers);
+        let wrong: Vec<Error> = checks.filter_map(Result::err).collect();
         if !wrong.is_empty() {
             return Err(wrong);
         }
         Ok(Self {
             name: name.into(),
             allowed_origins: settings.allowed_origins.clone(),
+            cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
             sessions_max: settings.limits.sessions_max,
             is_leaving: false,
         })

@@ -13,6 +13,9 @@ pub struct Settings {
     pub auth: Option<String>,
     /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
+    /// Request headers that pages may send to the endpoint, in addition to those of MCP and of the
+    /// node.
+    pub cors_headers: Vec<String>,
     /// The limits of the tenant.
     pub limits: Limits,
 }
@@ -110,9 +113,10 @@ mod tests {
         let settings = Settings {
             auth: None,
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
+            cors_headers: vec!["*".into(), "x-fine".into()],
             limits: Limits { sessions_max: 0, ..Limits::default() },
         };
-        assert_eq!(refusal(&settings).lines().count(), 3);
+        assert_eq!(refusal(&settings).lines().count(), 4);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! The smallest parts of a call that need no socket, no clock and no thread: reading envelopes,
-//! server-sent events, and the steps of a session.
+//! server-sent events, the steps of a session, and the record of an exchange.
 //!
 //! The program `instructions` repeats one part under an instruction counter, and the benchmark
 //! `pure` times all of them. A count and a time with the same name are of the same work.
 
+mod access;
 mod call;
 
 use std::hint::black_box;
 
 use bytes::{Bytes, BytesMut};
 use protocol::sse;
+use telemetry::Access;
 
 use crate::call::Calls;
 
@@ -31,7 +33,9 @@ pub struct Work {
 }
 
 /// Every work.
-pub const WORKS: [Work; 7] = [
+pub const WORKS: [Work; 9] = [
+    Work { name: "access/all", prepare: || access::record(Access::All) },
+    Work { name: "access/sampled", prepare: || access::record(Access::Sampled) },
     Work { name: "envelope/call", prepare: || parse(Bytes::from_static(CALL)) },
     Work { name: "envelope/result_4k", prepare: || parse(result(4 << 10)) },
     Work { name: "sse/encode", prepare: || encode(PROGRESS.into()) },

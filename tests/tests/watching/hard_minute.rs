@@ -16,11 +16,13 @@ use tests::{Node, Setup, tools};
 const PHASE: Duration = Duration::from_secs(5);
 
 /// The variables that Grafana replaces in an expression, and their values in this test.
-const WRITTEN_OUT: [(&str, &str); 2] = [("$node", ".+"), ("$__rate_interval", "4s")];
+const WRITTEN_OUT: [(&str, &str); 3] =
+    [("$tenant", ".+"), ("$node", ".+"), ("$__rate_interval", "4s")];
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 32] = [
+const ONLY_IN_TROUBLE: [&str; 33] = [
+    "roundhouse_access_log_left_out_total",
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
     "roundhouse_calls_sent_by_relay_total",

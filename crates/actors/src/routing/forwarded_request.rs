@@ -206,6 +206,7 @@ mod tests {
         let tenant = Tenant {
             name: "acme".into(),
             allowed_origins: vec![],
+            cors_headers: vec![],
             sessions_max: 1,
             is_leaving: false,
         };

@@ -64,6 +64,7 @@ impl Opening {
             tenant: Arc::new(Tenant {
                 name,
                 allowed_origins: Vec::new(),
+                cors_headers: Vec::new(),
                 sessions_max,
                 is_leaving: false,
             }),
@@ -205,6 +206,7 @@ mod tests {
         let tenant = Tenant {
             name: "acme".into(),
             allowed_origins: vec![],
+            cors_headers: vec![],
             sessions_max: 300,
             is_leaving: false,
         };

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use conversation::{Answer, Frame, Refusal};
 use protocol::{Revision, SessionId};
+use telemetry::Label;
 
 use super::messages::{self, Array, Cursor, Event, Handshake, Open, Reply, ReplyKind};
 use super::{Format, legacy};
@@ -33,7 +34,7 @@ pub(super) fn encode_with_handshake(
 ) -> Bytes {
     let handshake = handshake.map(|summary| Handshake {
         revision: summary.revision.as_str().to_owned(),
-        client: summary.client.to_string(),
+        client: summary.client.as_ref().map_or("", |client| client.as_str()).to_owned(),
     });
     match format {
         Format::Legacy => legacy::encode_reply(event),
@@ -75,7 +76,9 @@ pub(super) fn decode_with_handshake(
     }
     let Reply { kind, handshake } = <Reply as prost::Message>::decode(bytes).ok()?;
     let handshake = handshake.and_then(|Handshake { revision, client }| {
-        Some(HandshakeSummary { revision: Revision::named(&revision)?, client: client.into() })
+        let client = Some(client).filter(|client| !client.is_empty());
+        let client = client.map(|client| Label::of(&client));
+        Some(HandshakeSummary { revision: Revision::named(&revision)?, client })
     });
     Some((event_of(kind?)?, handshake))
 }
@@ -309,8 +312,10 @@ mod tests {
 
     #[test]
     fn the_first_reply_also_says_what_logs_say_of_the_session() {
-        let summary =
-            HandshakeSummary { revision: Revision::V2025_06_18, client: "inspector/2".into() };
+        let summary = HandshakeSummary {
+            revision: Revision::V2025_06_18,
+            client: Some(Label::of("inspector/2")),
+        };
         for event in each() {
             let bytes = encode_with_handshake(&event, Some(&summary), Format::Protobuf);
             let (decoded, handshake) = decode_with_handshake(bytes.clone()).unwrap();

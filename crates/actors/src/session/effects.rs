@@ -182,11 +182,12 @@ impl SessionActor {
     /// Logs that the session was opened.
     fn report_opened(&self) {
         let handshake = self.handle.handshake();
+        let client = handshake.and_then(|handshake| handshake.client.as_ref());
         tracing::info!(
             tenant = &**self.handle.tenant(),
             session = ?self.handle.session,
             revision = handshake.map(|handshake| handshake.revision.as_str()),
-            client = handshake.map(|handshake| tracing::field::debug(&*handshake.client)),
+            client = client.map(|client| client.as_str()),
             "session opened"
         );
     }

@@ -195,16 +195,19 @@ impl SessionActor {
     /// Refuses waiting requests and closes streams. DELETEs that wait for the end stay.
     fn close_connections(&mut self, end: End) {
         metrics::count_ended_session(end);
-        tracing::info!(
-            tenant = &**self.handle.tenant(),
-            session = ?self.handle.session,
-            cause = end.label(),
-            "session ended at this node"
-        );
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
         let pending_record = self.life.pending_record();
         let is_known = pending_record.is_none() && end != End::Unrecorded;
+        if is_known {
+            // The opening was logged as well.
+            tracing::info!(
+                tenant = &**self.handle.tenant(),
+                session = ?self.handle.session,
+                cause = end.label(),
+                "session ended at this node"
+            );
+        }
         if let Some(pending_record) = pending_record {
             pending_record.recorded = None;
         }

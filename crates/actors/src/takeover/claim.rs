@@ -88,6 +88,7 @@ async fn take_over(
     };
     let (claimed, acquired) = claim(node, session, record).await?;
     let token = claimed.record.owner.token;
+    let tenant = Arc::clone(&claimed.record.tenant);
     let claim =
         ClaimedSession { session: session.clone(), principal, revision, claimed, acquired, slot };
     let (sender, restored) = oneshot::channel();
@@ -101,7 +102,7 @@ async fn take_over(
         Ok(Ok(())) => {
             metrics::count_takeover(cause);
             metrics::TAKEOVER_SECONDS.observe(began.elapsed().as_secs_f64());
-            tracing::info!(?session, ?cause, "session taken over");
+            tracing::info!(tenant = &*tenant, ?session, ?cause, "session taken over");
             return Ok(());
         }
         Ok(Err(error @ Unreadable::Corrupt(_))) => {

@@ -354,6 +354,7 @@ pub(crate) fn tenant(name: &str, sessions_max: usize) -> Arc<Tenant> {
     Arc::new(Tenant {
         name: name.into(),
         allowed_origins: Vec::new(),
+        cors_headers: Vec::new(),
         sessions_max,
         is_leaving: false,
     })
