@@ -17,6 +17,9 @@ use crate::body::Body;
 use crate::metrics::TenantMeters;
 use crate::route::Endpoint;
 
+/// The method of a preflight.
+const OPTIONS: &str = "OPTIONS";
+
 /// Where exchanges are reported.
 #[derive(Clone, Debug, Default)]
 pub struct Reporting {
@@ -49,7 +52,7 @@ impl Exchanges {
         }
     }
 
-    /// The same for another thread: the two share no count that every request changes.
+    /// The same for another thread, with a copy of the node's name.
     pub(crate) fn for_worker(&self) -> Self {
         Self { node: Arc::from(&*self.node), ..self.clone() }
     }
@@ -65,7 +68,7 @@ impl Exchanges {
             Method::GET => "GET",
             Method::POST => "POST",
             Method::DELETE => "DELETE",
-            Method::OPTIONS => "OPTIONS",
+            Method::OPTIONS => OPTIONS,
             _ => "other",
         };
         self.begin_at(verb, endpoint.map_or("none", Endpoint::name), tenant)
@@ -226,7 +229,9 @@ impl Exchange {
         if let BodySize::Sized(bytes) = response.body().size() {
             self.sent(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
+        let is_preflight = self.0.as_ref().is_some_and(|inner| inner.record.verb == OPTIONS);
         match status {
+            ..400 if is_preflight => self.end(Outcome::Accepted),
             202 => self.end(Outcome::Accepted),
             204 => self.end(Outcome::Ended),
             ..400 => self.end(Outcome::Streamed),

@@ -82,7 +82,7 @@ impl Front {
         let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
         let endpoint = found.map(|(_, endpoint)| endpoint);
         let mut exchange = self.exchanges.begin(&head.method, endpoint, tenant.as_ref());
-        let mut origin = None;
+        let origin;
         let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
             Err(refused) => {
                 exchange.refused(refused.rejection().code.number());

@@ -8,6 +8,7 @@ mod edge;
 mod http_sse;
 mod kit;
 mod limits;
+mod pages;
 mod sessions;
 mod stdio;
 mod strict;
