@@ -93,7 +93,7 @@ async fn errors_and_refusals_are_recorded_with_their_codes() {
             (Some("demo"), Outcome::Error, 200, Some(-32602)),
             (Some("demo"), Outcome::Refused, 404, Some(-32001)),
             (Some("demo"), Outcome::Refused, 403, Some(-32600)),
-            (None, Outcome::Refused, 404, None),
+            (None, Outcome::Refused, 404, Some(-32600)),
         ]
     );
     assert_eq!(records[2].tool.as_ref().unwrap().as_str(), "no such tool");

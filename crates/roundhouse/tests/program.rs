@@ -274,7 +274,7 @@ fn a_second_signal_ends_a_node_that_still_waits_for_a_call() {
     // A server that never answers, so that `initialize` stays in flight.
     let mut node = Serving::start(&["--", "sh", "-c", "echo started >&2; exec cat >&2"]);
     let _call = initialize(&node.line());
-    node.await_log("started");
+    node.await_log("has-begun");
     // The first few signals count as repetitions of one.
     while node.child.try_wait().unwrap().is_none() {
         node.signal(Signal::INT);
@@ -302,11 +302,11 @@ fn a_call_in_flight_is_answered_before_the_node_ends() {
          [tenants.demo.backends.silent]
          kind = 'stdio'
          command = 'sh'
-         args = ['-c', 'echo started >&2; exec cat >&2']",
+         args = ['-c', 'echo has-begun >&2; exec cat >&2']",
     );
     let mut node = Serving::start(&["--config", file.path().to_str().unwrap()]);
     let mut call = initialize(&node.line());
-    node.await_log("started");
+    node.await_log("has-begun");
     node.signal(Signal::TERM);
     let mut answer = String::new();
     call.read_to_string(&mut answer).unwrap();
