@@ -28,7 +28,7 @@ pub enum Error {
     #[error("this node holds no valid lease; retry once it is renewed")]
     NoLease,
     /// The listener for peers cannot bind its address.
-    #[error("cannot listen for peers on {address}; check cluster.listen")]
+    #[error("{address} cannot be listened on; free it, or choose another with `cluster.listen`")]
     Listen {
         /// The address.
         address: String,

@@ -28,12 +28,11 @@ const LEFT: Duration = Duration::from_secs(3_600);
 /// The longest wait for the renewal that follows the loss of a link.
 const DOUBT: Duration = Duration::from_millis(500);
 
-/// How long a starting node waits for an unreachable store: as long as a failover takes. After that
-/// the start fails.
-const START_PATIENCE: Duration = Duration::from_secs(10);
-
-/// The wait between two attempts.
+/// The wait of a starting node between two attempts to reach the store.
 const START_PAUSE: Duration = Duration::from_millis(200);
+
+/// The interval at which a starting node logs that it waits for the store.
+const START_LOG: Duration = Duration::from_secs(30);
 
 /// How often a starting node reads a lease that names its own address.
 const NAMESAKE_PAUSE: Duration = Duration::from_millis(100);
@@ -128,17 +127,7 @@ impl MemberNode {
     /// successor. A lease that is not renewed in time belongs to a former process, so a node that
     /// restarts after a crash waits for that time.
     pub(crate) async fn refuse_shared_address(&self) -> Result<(), crate::Error> {
-        let until = Instant::now() + START_PATIENCE;
-        let namesake = loop {
-            match self.namesake().await {
-                Err(store::Error::Unavailable(why)) if Instant::now() < until => {
-                    tracing::warn!(%why, "store unreachable; the start waits up to 10 s");
-                    sleep(START_PAUSE).await;
-                }
-                looked => break looked.map_err(crate::Error::Store)?,
-            }
-        };
-        match namesake {
+        match until_reachable(|| self.namesake()).await.map_err(crate::Error::Store)? {
             None => Ok(()),
             Some(lease) => Err(crate::Error::Settings(format!(
                 "another live node advertises the address {}: {} ({}); give each node \
@@ -173,16 +162,7 @@ impl MemberNode {
 
     /// Acquires the first lease, and reads the primaries and the other nodes.
     pub(crate) async fn take_first_lease(&self) -> Result<(), store::Error> {
-        let until = Instant::now() + START_PATIENCE;
-        loop {
-            match self.try_to_take_first_lease().await {
-                Err(store::Error::Unavailable(why)) if Instant::now() < until => {
-                    tracing::warn!(%why, "store unreachable; the start waits up to 10 s");
-                    sleep(START_PAUSE).await;
-                }
-                outcome => return outcome,
-            }
-        }
+        until_reachable(|| self.try_to_take_first_lease()).await
     }
 
     async fn try_to_take_first_lease(&self) -> Result<(), store::Error> {
@@ -241,6 +221,30 @@ impl MemberNode {
     pub(crate) async fn give_up_lease(&self) {
         if let Err(error) = self.store.leave(self.incarnation, LEFT).await {
             tracing::warn!(%error, "giving up the lease failed; it will expire");
+        }
+    }
+}
+
+/// Repeats an operation of a starting node for as long as the store cannot be reached. The node is
+/// not ready meanwhile, and logs that it waits: at once, and then every 30 s.
+async fn until_reachable<T, F: Future<Output = Result<T, store::Error>>>(
+    operation: impl Fn() -> F,
+) -> Result<T, store::Error> {
+    let mut log_at = Instant::now();
+    loop {
+        match operation().await {
+            Err(store::Error::Unavailable(why)) => {
+                if Instant::now() >= log_at {
+                    tracing::warn!(
+                        %why,
+                        "the store cannot be reached; the node is not ready until it answers: start \
+                         it, or check `store.url` and the password"
+                    );
+                    log_at = Instant::now() + START_LOG;
+                }
+                sleep(START_PAUSE).await;
+            }
+            outcome => return outcome,
         }
     }
 }

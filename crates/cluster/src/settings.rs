@@ -134,46 +134,77 @@ impl Settings {
 
     /// Checks the settings. The error names the setting and the remedy.
     pub fn check(&self) -> Result<(), Error> {
-        let wrong = |text: &str| Err(Error::Settings(text.to_owned()));
-        if self.renew_ms == 0 || self.window == 0 || self.calls_max == 0 {
-            return wrong("cluster: renew_ms, window and calls_max must be above 0");
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Everything that is wrong with the settings. Each error names the setting and the remedy.
+    pub fn problems(&self) -> Vec<Error> {
+        let mut wrong = Vec::new();
+        let mut add = |is_wrong: bool, text: String| {
+            if is_wrong {
+                wrong.push(Error::Settings(text));
+            }
+        };
+        for (key, value) in [
+            ("renew_ms", self.renew_ms),
+            ("window", self.window.into()),
+            ("calls_max", self.calls_max as u64),
+            ("connect_ms", self.connect_ms),
+            ("ping_ms", self.ping_ms),
+            ("pong_ms", self.pong_ms),
+        ] {
+            add(value == 0, format!("`cluster.{key}` is 0; write at least 1"));
         }
-        if self.margin_ms.saturating_add(self.renew_ms.saturating_mul(2)) > self.lease_ms {
-            return wrong(
-                "cluster: lease_ms must be at least margin_ms and twice renew_ms; raise it",
-            );
-        }
-        if self.message_bytes_max > self.waiting_bytes_max {
-            return wrong(
-                "cluster: waiting_bytes_max must be at least message_bytes_max, or the largest \
-                 call could never be sent; raise it",
-            );
-        }
-        if self.advertise.len() > ADDRESS_BYTES_MAX {
-            return wrong("cluster.advertise is longer than 300 bytes, which no address is");
-        }
-        if self.connect_ms == 0 || self.ping_ms == 0 || self.pong_ms == 0 {
-            return wrong("cluster: connect_ms, ping_ms and pong_ms must be above 0");
-        }
-        if self.ping_ms > PING_MS_MAX {
-            return wrong("cluster: ping_ms must be at most 60000; no peer waits longer");
-        }
+        let lease_ms_min = self.margin_ms.saturating_add(self.renew_ms.saturating_mul(2));
+        add(
+            lease_ms_min > self.lease_ms,
+            format!(
+                "`cluster.lease_ms` is {} and must be at least `cluster.margin_ms` and twice \
+                 `cluster.renew_ms`; write at least {lease_ms_min}",
+                self.lease_ms
+            ),
+        );
+        add(
+            self.message_bytes_max > self.waiting_bytes_max,
+            format!(
+                "`cluster.waiting_bytes_max` is {} and must be at least \
+                 `cluster.message_bytes_max`, or the largest call could never be sent; write at \
+                 least {}",
+                self.waiting_bytes_max, self.message_bytes_max
+            ),
+        );
+        add(
+            self.advertise.len() > ADDRESS_BYTES_MAX,
+            "`cluster.advertise` is longer than 300 bytes, which no address is; shorten it".into(),
+        );
+        add(
+            self.ping_ms > PING_MS_MAX,
+            format!(
+                "`cluster.ping_ms` is {}, longer than any peer waits; write at most {PING_MS_MAX}",
+                self.ping_ms
+            ),
+        );
         if self.listen.is_empty() {
-            return Ok(());
-        }
-        if let Some(tls) = &self.tls {
-            Trust::of(tls)?;
+            return wrong;
         }
         let may_lack = self.tls.is_some() && self.secret.is_empty();
-        if self.secret.len() < SECRET_BYTES_MIN && !may_lack {
-            return Err(Error::Settings(format!(
-                "cluster.secret has {} bytes and must have at least 32, the same on every node; \
-                 make one with `openssl rand -hex 32`, or write [cluster.tls], or leave \
-                 cluster.listen empty",
-                self.secret.len()
-            )));
+        let length = match self.secret.len() {
+            0 => "is missing".to_owned(),
+            bytes => format!("has {bytes} bytes"),
+        };
+        add(
+            self.secret.len() < SECRET_BYTES_MIN && !may_lack,
+            format!(
+                "`cluster.secret` {length} and must have at least 32 bytes, the same on every node; \
+                 make one with `openssl rand -hex 32`, and write it as `cluster.secret_file`, as \
+                 the variable ROUNDHOUSE__CLUSTER__SECRET or as `cluster.secret`; or write \
+                 [cluster.tls]; or leave `cluster.listen` out"
+            ),
+        );
+        if let Some(Err(error)) = self.tls.as_ref().map(Trust::of) {
+            wrong.push(error.into());
         }
-        Ok(())
+        wrong
     }
 
     /// What authenticates and protects the links of this node.
@@ -197,7 +228,7 @@ impl Settings {
         }
         if IpAddr::is_unspecified(&bound.ip()) {
             return Err(Error::Settings(
-                "cluster.listen is the wildcard address; set cluster.advertise to one for peers"
+                "`cluster.listen` is the wildcard address; set `cluster.advertise` to one for peers"
                     .to_owned(),
             ));
         }
@@ -282,7 +313,9 @@ mod tests {
             let checked = settings.check().map_err(|error| error.to_string());
             assert_eq!(checked.is_err(), is_refused, "{listen:?} {bytes}");
             let Err(refused) = checked else { continue };
-            assert!(refused.contains(&format!("cluster.secret has {bytes} bytes")), "{refused}");
+            let length =
+                if bytes == 0 { "is missing".into() } else { format!("has {bytes} bytes") };
+            assert!(refused.contains(&format!("`cluster.secret` {length}")), "{refused}");
             assert!(refused.contains("openssl rand") && !refused.contains("sss"), "{refused}");
         }
     }

@@ -2,7 +2,7 @@
 //! are open to every client that reaches the port, and `/drain`, which needs the token, or a Unix
 //! socket if there is no token. Plain HTTP.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_http::header::{self, HeaderValue};
@@ -31,7 +31,8 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct Operated {
     pub(crate) readiness: Readiness,
-    pub(crate) handle: Handle,
+    /// The sessions; set when clients are served.
+    pub(crate) handle: Arc<OnceLock<Handle>>,
     pub(crate) drain: Arc<Drain>,
     pub(crate) access: Access,
 }
@@ -62,8 +63,13 @@ pub(crate) fn answer(request: &Request, operated: &Operated) -> Response<Body> {
         (&Method::POST | &Method::DELETE, "/drain") => {
             match refusal(&operated.access, head.headers.get(header::AUTHORIZATION)) {
                 Some(refusal) => refusal,
-                None if head.method == Method::DELETE => take_drain_back(operated),
-                None => drain(operated, head.uri.query().unwrap_or_default()),
+                None => match operated.handle.get() {
+                    None => text(StatusCode::SERVICE_UNAVAILABLE, TEXT, "the node is starting\n"),
+                    Some(handle) if head.method == Method::DELETE => {
+                        take_drain_back(operated, handle)
+                    }
+                    Some(handle) => drain(operated, handle, head.uri.query().unwrap_or_default()),
+                },
             }
         }
         (_, "/drain") => not_allowed("POST, DELETE"),
@@ -134,7 +140,7 @@ fn refusal(access: &Access, shown: Option<&HeaderValue>) -> Option<Response<Body
 
 /// Starts a drain; the process goes on. `?secs=` sets how long requests in flight may take. A
 /// repeated request changes nothing.
-fn drain(operated: &Operated, query: &str) -> Response<Body> {
+fn drain(operated: &Operated, handle: &Handle, query: &str) -> Response<Body> {
     let secs = query.split('&').find_map(|pair| pair.strip_prefix("secs="));
     let grace = match secs.map(str::parse) {
         None => GRACE,
@@ -146,7 +152,7 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
     operated.drain.begin_by_operator(|| {
         operated.readiness.hold(DRAINING);
         tracing::info!("an operator has the node drain");
-        let handle = operated.handle.clone();
+        let handle = handle.clone();
         // Before the answer: then no client gets a new session that ends at once.
         handle.begin_drain();
         let draining = actix_rt::spawn(async move {
@@ -164,9 +170,9 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
 }
 
 /// Takes back a drain that an operator began. A repeated request changes nothing.
-fn take_drain_back(operated: &Operated) -> Response<Body> {
+fn take_drain_back(operated: &Operated, handle: &Handle) -> Response<Body> {
     let taken_back = operated.drain.take_back(|| {
-        operated.handle.cancel_drain();
+        handle.cancel_drain();
         operated.readiness.clear(DRAINING);
         tracing::info!("an operator took the drain back; the node accepts sessions again");
     });

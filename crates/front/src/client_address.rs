@@ -54,7 +54,8 @@ impl TrustedProxies {
                     return Err(Error::Setting {
                         setting: "front.trusted_proxies",
                         written: written.clone(),
-                        remedy: "write an address, a network as in 10.0.0.0/8, or \"private\"",
+                        remedy: "write an address, a network as in \"10.0.0.0/8\", or \"private\""
+                            .into(),
                     });
                 }
             }

@@ -35,7 +35,8 @@ impl AllowedHeaders {
             _ => Err(Error::Setting {
                 setting: "front.cors_headers",
                 written: written.clone(),
-                remedy: "write the name of a header, as in x-request-id; there is no wildcard",
+                remedy: "write the name of a header, as in x-request-id; there is no wildcard"
+                    .to_owned(),
             }),
         };
         settings.cors_headers.iter().map(read).collect::<Result<_, _>>().map(Self)

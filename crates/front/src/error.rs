@@ -17,13 +17,13 @@ pub enum Error {
         source: io::Error,
     },
     /// A setting has an invalid value.
-    #[error("`{setting}` is `{written}`; {remedy}")]
+    #[error("`{setting}` is {written:?}; {remedy}")]
     Setting {
         /// The setting.
         setting: &'static str,
         /// Its value.
         written: String,
         /// What a valid value looks like.
-        remedy: &'static str,
+        remedy: String,
     },
 }

@@ -44,6 +44,6 @@ pub use admin_address::AdminAddress;
 pub use error::Error;
 pub use exchange::Reporting;
 pub use places::HEADROOM as CONNECTIONS_HEADROOM;
-pub use server::{Running, serve};
+pub use server::{Operators, Running, serve};
 pub use settings::{AdminSettings, AdminToken, Settings};
 pub use stdio::serve_stdio;

@@ -5,7 +5,7 @@
 
 use crate::client_address::TrustedProxies;
 use crate::cors::AllowedHeaders;
-use crate::{Error, Settings};
+use crate::{Error, Settings, route};
 
 /// The allowed origins and hosts, read from the settings once.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Gate {
                     return Err(Error::Setting {
                         setting: "front.allowed_origins",
                         written: written.clone(),
-                        remedy: "write a scheme and a host, as in https://app.example.com",
+                        remedy: tenants::origin_remedy(written),
                     });
                 }
             }
@@ -72,15 +72,43 @@ impl Gate {
 }
 
 impl Settings {
-    /// Checks that each setting of an origin, a host or a proxy is written so that a request can match
-    /// it.
-    /// The server checks the same at its start; this method is for a caller that checks earlier.
-    pub fn check(&self) -> Result<(), Error> {
-        Gate::new(self)?;
-        AllowedHeaders::new(self)?;
-        TrustedProxies::new(self)?;
-        public_path(self).map(drop)
+    /// Everything that is wrong with the settings of origins, hosts and proxies: each must be written
+    /// so that a request can match it. The server checks the same at its start; this method is for a
+    /// caller that checks earlier.
+    pub fn problems(&self) -> Vec<Error> {
+        let only = |change: &dyn Fn(&mut Self)| {
+            let mut only = Self { listen: self.listen, ..Self::default() };
+            change(&mut only);
+            let gate = Gate::new(&only).err();
+            let proxies = || TrustedProxies::new(&only).err();
+            gate.or_else(proxies).or_else(|| AllowedHeaders::new(&only).err())
+        };
+        let url = only(&|only| only.public_url.clone_from(&self.public_url));
+        let origins = self.allowed_origins.iter();
+        let origins =
+            origins.map(|origin| only(&|only| only.allowed_origins = vec![origin.clone()]));
+        let proxies = self.trusted_proxies.iter();
+        let proxies = proxies.map(|proxy| only(&|only| only.trusted_proxies = vec![proxy.clone()]));
+        let endpoint = self.public_url.as_ref().filter(|_| url.is_none()).and_then(|written| {
+            let base = without_endpoint(written)?;
+            let remedy = format!(
+                "it ends with the path of an endpoint, and each tenant has its own; write {base:?}"
+            );
+            Some(Error::Setting { setting: "front.public_url", written: written.clone(), remedy })
+        });
+        let headers = self.cors_headers.iter();
+        let headers = headers.map(|name| only(&|only| only.cors_headers = vec![name.clone()]));
+        let all = [url, endpoint].into_iter().chain(origins).chain(proxies).chain(headers);
+        all.flatten().collect()
     }
+}
+
+/// The URL without the path of an endpoint, `/{tenant}/mcp`, if it ends with one.
+fn without_endpoint(url: &str) -> Option<&str> {
+    let before = |url: &str| url.rfind('/');
+    let url = url.trim_end_matches('/');
+    let start = before(&url[..before(url)?])?;
+    route::find(&url[start..]).map(|_| &url[..start])
 }
 
 /// The path of the public URL, under which a proxy serves this node; empty if there is none.
@@ -94,7 +122,9 @@ fn bad_public_url(written: &str) -> Error {
     Error::Setting {
         setting: "front.public_url",
         written: written.to_owned(),
-        remedy: "write an http or https URL, as in https://mcp.example.com",
+        remedy: "write an http or https URL without user, query and wildcard, as in \
+                 \"https://mcp.example.com\""
+            .into(),
     }
 }
 
@@ -235,6 +265,22 @@ mod tests {
         }
         let settings = Settings { public_url: Some("mcp".into()), ..Settings::default() };
         assert!(Gate::new(&settings).unwrap_err().to_string().contains("public_url"));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_origins_hosts_and_proxies_is_found_at_once() {
+        let settings = Settings {
+            public_url: Some("https://mcp.example.com/base/acme/mcp/".into()),
+            allowed_origins: vec!["*".into(), "https://a.example".into(), "https://b/".into()],
+            trusted_proxies: vec!["everyone".into()],
+            ..Settings::default()
+        };
+        let problems: Vec<_> = settings.problems().iter().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), 4, "{problems:?}");
+        assert!(problems[0].ends_with("write \"https://mcp.example.com/base\""), "{problems:?}");
+        assert!(problems[1].contains("there is no wildcard"), "{problems:?}");
+        assert!(problems[2].contains("slash at its end"), "{problems:?}");
+        assert!(problems[3].contains("`front.trusted_proxies`"), "{problems:?}");
     }
 
     #[test]

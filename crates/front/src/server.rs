@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_http::{HttpService, KeepAlive, Request};
@@ -46,38 +46,90 @@ pub fn serve(
     readiness: Readiness,
     reporting: &Reporting,
 ) -> Result<Running, Error> {
-    metrics::register_metrics();
-    let drain = Arc::new(Drain::default());
-    let operated = Operated {
-        readiness,
-        handle: handle.clone(),
-        drain: Arc::clone(&drain),
-        access: match admin.listen {
-            AdminAddress::Unix(_) => Access::Socket { token: admin.token.clone() },
-            AdminAddress::Tcp(_) => Access::Port {
-                token: admin.token.clone(),
-                hosts: AdminHosts::new(&admin.allowed_hosts),
+    let operators = Operators::serve(admin, readiness)?;
+    operators
+        .serve_clients(settings, handle, &tenants, bodies, reporting)
+        .map_err(|failed| failed.0)
+}
+
+/// The listener for operators, running before clients can be served.
+pub struct Operators {
+    server: AdminServer,
+    drain: Arc<Drain>,
+    handle: Arc<OnceLock<Handle>>,
+}
+
+impl Operators {
+    /// Listens for operators. Call it within an actix system. The socket is bound when it returns.
+    pub fn serve(admin: &AdminSettings, readiness: Readiness) -> Result<Self, Error> {
+        metrics::register_metrics();
+        let drain = Arc::new(Drain::default());
+        let handle = Arc::new(OnceLock::new());
+        let operated = Operated {
+            readiness,
+            handle: Arc::clone(&handle),
+            drain: Arc::clone(&drain),
+            access: match admin.listen {
+                AdminAddress::Unix(_) => Access::Socket { token: admin.token.clone() },
+                AdminAddress::Tcp(_) => Access::Port {
+                    token: admin.token.clone(),
+                    hosts: AdminHosts::new(&admin.allowed_hosts),
+                },
             },
-        },
-    };
-    let front = Front::new(settings, handle, &tenants, bodies, Arc::clone(&drain), reporting)?;
-    let by_address = Arc::new(ConnectionsByAddress::new(settings)?);
-    let refused = |address: &dyn ToString, setting| {
-        let address = address.to_string();
-        move |source| Error::Listen { address, setting, source }
-    };
-    let (listener, address) =
-        bind_tcp(settings.listen).map_err(refused(&settings.listen, "front.listen"))?;
-    let (bound, admin_address) =
-        Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
-    let clients = client_server(settings, front, by_address, listener)
-        .map_err(refused(&settings.listen, "front.listen"))?;
-    Ok(Running {
-        address,
-        drain,
-        clients: Listening::start(clients),
-        operators: AdminServer::start(bound, admin_address, operated),
-    })
+        };
+        let (bound, address) =
+            Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
+        Ok(Self { server: AdminServer::start(bound, address, operated), drain, handle })
+    }
+
+    /// Listens for clients as well. If that fails, operators are still served.
+    pub fn serve_clients(
+        self,
+        settings: &Settings,
+        handle: Handle,
+        tenants: &Tenants,
+        bodies: Budget,
+        reporting: &Reporting,
+    ) -> Result<Running, Box<(Error, Self)>> {
+        match self.start_clients(settings, handle, tenants, bodies, reporting) {
+            Ok((address, clients)) => {
+                Ok(Running { address, drain: self.drain, clients, operators: self.server })
+            }
+            Err(error) => Err(Box::new((error, self))),
+        }
+    }
+
+    fn start_clients(
+        &self,
+        settings: &Settings,
+        handle: Handle,
+        tenants: &Tenants,
+        bodies: Budget,
+        reporting: &Reporting,
+    ) -> Result<(SocketAddr, Listening), Error> {
+        let drain = Arc::clone(&self.drain);
+        let front = Front::new(settings, handle.clone(), tenants, bodies, drain, reporting)?;
+        let by_address = Arc::new(ConnectionsByAddress::new(settings)?);
+        let failed = refused(&settings.listen, "front.listen");
+        let (listener, address) = bind_tcp(settings.listen).map_err(&failed)?;
+        let clients = client_server(settings, front, by_address, listener).map_err(&failed)?;
+        // Clients are served once.
+        let _ = self.handle.set(handle);
+        Ok((address, Listening::start(clients)))
+    }
+
+    /// Closes the listener and its connections.
+    pub async fn stop(self) {
+        self.server.stop().await;
+    }
+}
+
+fn refused(
+    address: &dyn ToString,
+    setting: &'static str,
+) -> impl Fn(std::io::Error) -> Error + use<> {
+    let address = address.to_string();
+    move |source| Error::Listen { address: address.clone(), setting, source }
 }
 
 /// Passes every request to [`Front::answer`]. There are three paths: a routing table, extractors

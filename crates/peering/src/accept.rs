@@ -3,9 +3,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -109,8 +109,7 @@ async fn meet(
             Some(Established::new(peer, wire, inbox, heartbeat))
         }
         Err(HandshakeError::Unproven) => {
-            metrics::LINKS_REFUSED.inc();
-            tracing::warn!(%from, "refused a peer: it does not know cluster.secret");
+            refusals.unproven(from);
             None
         }
         Err(error @ (HandshakeError::TooOld | HandshakeError::Downgraded)) => {
@@ -138,10 +137,23 @@ async fn open_wire(credentials: &Credentials, stream: TcpStream) -> io::Result<(
     Ok((Wire::Plain(socket), Protection::Plain))
 }
 
+/// The interval at which peers with a wrong secret are logged: such a peer tries again and again.
+const UNPROVEN_LOG: Duration = Duration::from_secs(30);
+
 /// Logs the first untrusted peer as a warning, and again only after a trusted one has connected.
 #[derive(Default)]
 struct Refusals {
     was_logged: AtomicBool,
+    unproven: Mutex<Unproven>,
+}
+
+/// The peers with a wrong secret.
+#[derive(Default)]
+struct Unproven {
+    /// When the last line was logged.
+    logged: Option<Instant>,
+    /// How many were refused since then.
+    not_logged: u64,
 }
 
 impl Refusals {
@@ -159,6 +171,27 @@ impl Refusals {
         } else {
             let remedy = credentials.trust.remedy();
             tracing::warn!(%from, %error, "refused a peer: TLS failed; {remedy}");
+        }
+    }
+
+    fn unproven(&self, from: SocketAddr) {
+        metrics::LINKS_REFUSED.inc();
+        let refused = {
+            let mut unproven = self.unproven.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = unproven.logged.is_none_or(|logged| logged.elapsed() >= UNPROVEN_LOG);
+            unproven.not_logged += 1;
+            if is_due {
+                unproven.logged = Some(Instant::now());
+            }
+            is_due.then(|| std::mem::take(&mut unproven.not_logged))
+        };
+        if let Some(refused) = refused {
+            tracing::warn!(
+                %from,
+                refused,
+                "refused a peer: it does not know the secret of this node; give all nodes the same \
+                 `cluster.secret` (logged at most every 30 s)"
+            );
         }
     }
 

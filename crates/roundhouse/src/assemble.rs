@@ -4,6 +4,7 @@
 //! stop in an order in which no response is cut off.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use actors::{Care, Handle};
 use backends::sandbox::Protection;
 use budget::Budget;
 use cluster::Membership;
-use front::Reporting;
+use front::{Operators, Reporting};
 use store::Store;
 use telemetry::{AccessLog, Readiness};
 
@@ -31,6 +32,10 @@ const CHILDREN: Duration = Duration::from_secs(15);
 
 /// The interval at which the store removes what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
+
+/// The reason in `/readyz` before the node has its first lease.
+const WAITING: &str =
+    "waiting for the store: it cannot be reached, or has not answered yet; see the log";
 
 impl Plan {
     /// The node's sessions, in this cluster.
@@ -122,8 +127,8 @@ impl Plan {
         if sandbox::stdio_backends(&self.settings).next().is_some() {
             tracing::info!(granted, refused, "protections of stdio servers on this machine");
         }
-        for warning in &self.warnings {
-            tracing::warn!("{warning}");
+        for warning in self.findings.findings() {
+            tracing::warn!("{}", warning.without_severity());
         }
     }
 
@@ -141,30 +146,53 @@ impl Plan {
     ) -> Result<(), Error> {
         self.prepare_cgroups()?;
         let readiness = Readiness::waiting_for("starting");
-        let membership = peers::join(&self.cluster, &self.store).await?;
+        // Probes are answered from now on: a node that waits for its store is alive and not ready.
+        let operators = Operators::serve(&self.settings.admin, readiness.clone())?;
+        let mut stop = pin!(stop);
+        readiness.hold(WAITING);
+        let joined = tokio::select! {
+            joined = peers::join(&self.cluster, &self.store) => Some(joined),
+            () = &mut stop => None,
+        };
+        readiness.clear(WAITING);
+        let membership = match joined {
+            Some(Ok(membership)) => membership,
+            Some(Err(error)) => {
+                operators.stop().await;
+                return Err(error.into());
+            }
+            None => {
+                operators.stop().await;
+                return Ok(());
+            }
+        };
         let cluster = membership.cluster().clone();
         let handle = self.handle(membership);
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
-        let running = front::serve(
+        let running = operators.serve_clients(
             &self.front_settings(),
-            &self.settings.admin,
             handle.clone(),
-            self.tenants.clone(),
+            &self.tenants,
             bodies.clone(),
-            readiness.clone(),
             &self.reporting(&handle),
         );
         let running = match running {
             Ok(running) => running,
-            Err(error) => {
+            Err(failed) => {
+                let (error, operators) = *failed;
                 cluster.leave().await;
+                operators.stop().await;
                 return Err(error.into());
             }
         };
         metrics::show();
         self.report_protections();
-        let watching = actix_rt::spawn(watch::store(Arc::clone(&self.store), readiness.clone()));
+        let watching = actix_rt::spawn(watch::store(
+            Arc::clone(&self.store),
+            readiness.clone(),
+            cluster.is_alone(),
+        ));
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
         let reload = self.reload(&handle, bodies, &readiness);
         let reloading = reload.map(|reload| actix_rt::spawn(reload.run()));
@@ -173,7 +201,7 @@ impl Plan {
         readiness.clear("starting");
         started(&running);
         let dead = tokio::select! {
-            () = stop => false,
+            () = &mut stop => false,
             () = cluster.marked_dead() => true,
         };
         readiness.hold("stopping");

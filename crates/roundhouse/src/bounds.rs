@@ -9,10 +9,10 @@ use crate::settings::{BackendSettings, Problems, Settings};
 /// the headers that mirror the body.
 const ENVELOPE_BYTES: usize = 64 << 10;
 
-/// Adds a problem for each two limits that contradict each other.
 /// Below it, a single large message would exceed the bytes of all sessions.
 const SESSION_BYTES_MIN: usize = 1 << 20;
 
+/// Adds a problem for each two limits that contradict each other.
 pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: &mut Problems) {
     let bytes = settings.node.session_bytes_max;
     if bytes < SESSION_BYTES_MIN {
@@ -33,10 +33,11 @@ fn check_bodies(settings: &Settings, problems: &mut Problems) {
         let maximum = bodies.share(tenant).max();
         if maximum < settings.front.body_bytes_max {
             problems.add(format!(
-                "tenant `{tenant}` may have {maximum} bytes of incomplete bodies, which is less than \
-                 one body of `front.body_bytes_max`; raise `front.bodies_bytes_max`, of which it has \
-                 at most half beside other tenants, or `tenants.{tenant}.limits.bodies_bytes_max`, or \
-                 lower `front.body_bytes_max`"
+                "tenant `{tenant}` may have {maximum} bytes of incomplete bodies, less than the {} of \
+                 one body; raise `front.bodies_bytes_max`, of which it has at most half beside other \
+                 tenants, or `tenants.{tenant}.limits.bodies_bytes_max`, or lower \
+                 `front.body_bytes_max`",
+                settings.front.body_bytes_max
             ));
         }
     }
@@ -51,9 +52,10 @@ fn check_messages(settings: &Settings, cluster: &cluster::Settings, problems: &m
     let mut must_fit = |key: &str, bytes: usize| {
         if bytes.saturating_add(ENVELOPE_BYTES) > carried {
             problems.add(format!(
-                "`{key}` allows messages that nodes cannot send to each other; raise \
-                 `cluster.message_bytes_max` to at least {ENVELOPE_BYTES} above it, on every node, \
-                 or lower `{key}`"
+                "`{key}` allows messages of {bytes} bytes, which nodes cannot send to each other: \
+                 `cluster.message_bytes_max` is {carried}; raise it to at least {} on every node, or \
+                 lower `{key}`",
+                bytes.saturating_add(ENVELOPE_BYTES)
             ));
         }
     };
@@ -80,7 +82,7 @@ mod tests {
         let settings = Settings::read(Some(&file), &Environment::of([])).unwrap();
         let mut problems = Problems::default();
         check(&settings, &settings.cluster.peers, &mut problems);
-        problems.lines().to_vec()
+        problems.lines()
     }
 
     #[test]

@@ -4,15 +4,38 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use front::AdminAddress;
+
+use crate::settings::addresses;
+
+/// Said at the end of each help text.
+const SETTINGS: &str = "Settings: a TOML file, and over it variables named ROUNDHOUSE__SECTION__KEY \
+                        with two underscores\nbetween the parts, as in \
+                        ROUNDHOUSE__SESSIONS__IDLE_SECS=600. Every key is documented in\n\
+                        docs/configuration.md of the source; `roundhouse check FILE` checks a file.";
+
+const EXAMPLES: &str = "Examples:\n  \
+    roundhouse serve -- npx -y @modelcontextprotocol/server-everything\n  \
+    roundhouse serve --config roundhouse.toml --listen 0.0.0.0:8080\n  \
+    roundhouse check --start roundhouse.toml\n";
+
+fn help(examples: &str) -> String {
+    format!("Examples:\n{examples}\n{SETTINGS}")
+}
 
 /// Hosts MCP servers over Streamable HTTP, with sessions and streams that resume.
 ///
 /// Without arguments it serves a built-in demo at http://127.0.0.1:8080/demo/mcp, where it was
 /// built with one.
 #[derive(Debug, Parser)]
-#[command(name = "roundhouse", version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "roundhouse",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = format!("{EXAMPLES}\n{SETTINGS}")
+)]
 pub struct Cli {
     /// The command; `serve` if there is none.
     #[command(subcommand)]
@@ -22,9 +45,76 @@ pub struct Cli {
 }
 
 impl Cli {
+    /// Reads the command line of this process. If it is wrong, says what to write, and ends the
+    /// process.
+    pub fn of_process() -> Self {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        Self::try_parse_from(&words).unwrap_or_else(|error| match remedy(&error, &words[1..]) {
+            None => error.exit(),
+            Some(remedy) => Self::command_line().error(error.kind(), remedy).exit(),
+        })
+    }
+
+    fn command_line() -> clap::Command {
+        <Self as clap::CommandFactory>::command()
+    }
+
     /// The given command, or the default one.
     pub fn command(self) -> Command {
         self.command.unwrap_or(Command::Serve(self.serve))
+    }
+}
+
+/// What to write instead, for mistakes that the parser explains badly.
+fn remedy(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let wrong = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let wrong = wrong.iter().find_map(|kind| match error.get(*kind)? {
+        ContextValue::String(word) => Some(word.clone()),
+        _ => None,
+    })?;
+    let option = wrong.split(['=', ' ']).next().unwrap_or_default();
+    match (error.kind(), option) {
+        (ErrorKind::UnknownArgument, "--port" | "-p") => {
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            let position = words.iter().position(|word| word.starts_with(option))?;
+            let joined = words[position].split_once('=').map(|(_, port)| port);
+            let port = joined.or_else(|| Some(words.get(position + 1)?.as_ref()));
+            let port = port.filter(|port| port.parse::<u16>().is_ok());
+            let port = port.unwrap_or("8080");
+            Some(format!(
+                "there is no `{option}`; write the address and the port: `--listen \
+                 127.0.0.1:{port}` (this machine only) or `--listen 0.0.0.0:{port}` (every interface)"
+            ))
+        }
+        (ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand, word)
+            if !word.starts_with('-') =>
+        {
+            let start = words.iter().position(|other| other.to_string_lossy() == wrong)?;
+            let is_serve = words[..start].first().is_some_and(|first| first == "serve");
+            let is_command = start == 0;
+            let commands = Cli::command_line();
+            let mut names = commands.get_subcommands().map(clap::Command::get_name);
+            let is_near = |name: &&str| strsim::damerau_levenshtein(name, word) <= 2;
+            if let (true, Some(near)) = (is_command, names.find(is_near)) {
+                return Some(format!("there is no command `{word}`; did you mean `{near}`?"));
+            }
+            if !is_serve && !is_command {
+                return None;
+            }
+            let options: Vec<_> = words[usize::from(is_serve)..start]
+                .iter()
+                .map(|word| format!("{} ", word.to_string_lossy()))
+                .collect();
+            let command: Vec<_> =
+                words[start..].iter().map(|word| word.to_string_lossy()).collect();
+            Some(format!(
+                "`{wrong}` is no command of roundhouse; a server to host is written behind `--`: \
+                 `roundhouse serve {}-- {}`",
+                options.concat(),
+                command.join(" ")
+            ))
+        }
+        _ => None,
     }
 }
 
@@ -38,29 +128,39 @@ pub enum Command {
     /// Check a settings file: print what it configures and what a node warns of, or every problem
     /// in it. The exit code is 1 if a node with it does not start.
     Check(Check),
+    /// Add a tenant with a server to a settings file.
+    Add(Add),
+    /// Add the servers of a client's file (`mcpServers`) as tenants to a settings file.
+    Import(Import),
 }
 
 /// `roundhouse serve`.
 #[derive(Debug, Default, Args)]
+#[command(after_help = help(
+    "  roundhouse serve -- npx -y @modelcontextprotocol/server-everything\n  \
+     roundhouse serve --config roundhouse.toml --listen 0.0.0.0:8080\n"
+))]
 pub struct Serve {
     /// The settings file (TOML).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Address of the listener for clients; port 0 takes any free one [default: 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = listen)]
     pub listen: Option<SocketAddr>,
     /// Address of the listener for operators; port 0 takes any free one, and `unix:/PATH` is a
     /// Unix socket [default: 127.0.0.1:9090].
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = admin)]
     pub admin: Option<AdminAddress>,
     /// A server to host as the tenant `demo`: a program that speaks MCP over its standard
-    /// input and output. It gets the environment of this process.
+    /// input and output. It gets the environment of this process. With `--config` it is served
+    /// beside the tenants of the file, which must not have a tenant `demo`.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
 /// `roundhouse stdio`.
 #[derive(Debug, Args)]
+#[command(after_help = help("  roundhouse stdio --config roundhouse.toml --tenant files\n"))]
 pub struct Stdio {
     /// The tenant to serve.
     #[arg(long, value_name = "NAME")]
@@ -72,12 +172,71 @@ pub struct Stdio {
 
 /// `roundhouse check`.
 #[derive(Debug, Args)]
+#[command(after_help = help(
+    "  roundhouse check roundhouse.toml\n  roundhouse check --start roundhouse.toml\n"
+))]
 pub struct Check {
     /// The settings file (TOML).
     pub config: PathBuf,
     /// Exit with 1 also if there are only warnings.
     #[arg(long)]
     pub strict: bool,
+    /// Start the server of each tenant once, list its tools, and stop it. Each start may take
+    /// `sessions.start_secs`.
+    #[arg(long)]
+    pub start: bool,
+}
+
+/// `roundhouse add`.
+#[derive(Debug, Args)]
+#[command(after_help = help(
+    "  roundhouse add files -- npx -y @modelcontextprotocol/server-filesystem /srv\n  \
+     roundhouse add time --into /etc/roundhouse/roundhouse.toml -- uvx mcp-server-time\n"
+))]
+pub struct Add {
+    /// The name of the tenant, which stands in its endpoint's path: a-z, 0-9, `-` and `_`.
+    pub name: String,
+    /// The settings file (TOML), which is created if it is not there. Its comments and its order
+    /// stay.
+    #[arg(long, value_name = "FILE", default_value = "roundhouse.toml")]
+    pub into: PathBuf,
+    /// A variable of the server's environment; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// A program that speaks MCP over its standard input and output, with its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// `roundhouse import`.
+#[derive(Debug, Args)]
+#[command(after_help = help(
+    "  roundhouse import .mcp.json\n  \
+     roundhouse import ~/.config/Claude/claude_desktop_config.json --into roundhouse.toml\n"
+))]
+pub struct Import {
+    /// The file of a client: Claude Desktop, `.mcp.json`, Cursor (`mcpServers`) or VS Code
+    /// (`servers`).
+    pub file: PathBuf,
+    /// The settings file (TOML) to which the tenants are added; without it they are printed. It is
+    /// created if it is not there. Its comments and its order stay.
+    #[arg(long, value_name = "FILE")]
+    pub into: Option<PathBuf>,
+}
+
+fn listen(written: &str) -> Result<SocketAddr, String> {
+    addresses::listen(written).map_err(|why| format!("this {why}"))
+}
+
+fn admin(written: &str) -> Result<AdminAddress, String> {
+    addresses::admin(written).map_err(|why| format!("this {why}"))
+}
+
+fn variable(written: &str) -> Result<(String, String), String> {
+    match written.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("write a name, an equals sign and a value, as in LOG=info".into()),
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::settings::{BackendSettings, Environment, Problems, Settings};
+use crate::settings::{BackendSettings, Environment, Problems, Reading, Settings};
 
 /// The tenant's name.
 pub(crate) const NAME: &str = "demo";
@@ -14,25 +14,25 @@ pub(crate) const NAME: &str = "demo";
 #[cfg(feature = "demo")]
 pub(crate) const HANDLER: &str = "everything";
 
-/// Reads the settings. A command becomes the backend of the tenant `demo`. Without a command, a
-/// file or tenants in the environment, the tenant gets the built-in handler, if the program has
-/// it.
+/// Reads the settings. A command becomes the backend of the tenant `demo`, beside those of the
+/// file. Without a command, a file or tenants in the environment, the tenant gets the built-in
+/// handler, if the program has it.
 pub(crate) fn settings(
     config: Option<&Path>,
     command: &[OsString],
     environment: &Environment,
-) -> Result<Settings, Problems> {
+) -> Result<Reading, Problems> {
     if !command.is_empty() {
-        let mut settings = Settings::read_over(&hosting(command)?, config, environment)?;
-        inherit_environment(&mut settings);
-        return Ok(settings);
+        let mut reading = Settings::examine(Some(hosting(command)?), config, environment);
+        inherit_environment(&mut reading.settings);
+        return Ok(reading);
     }
-    let settings = Settings::read(config, environment)?;
-    let has_others = settings.tenants.keys().any(|name| name != NAME);
+    let reading = Settings::examine(None, config, environment);
+    let has_others = reading.settings.tenants.keys().any(|name| name != NAME);
     if config.is_some() || has_others {
-        return Ok(settings);
+        return Ok(reading);
     }
-    Settings::read_over(&built_in()?, None, environment)
+    Ok(Settings::examine(Some(built_in()?), None, environment))
 }
 
 #[cfg(feature = "demo")]
@@ -93,7 +93,7 @@ mod tests {
     #[cfg(feature = "demo")]
     #[test]
     fn without_a_configuration_the_built_in_demo_is_served() {
-        let settings = settings(None, &[], &none()).unwrap();
+        let settings = settings(None, &[], &none()).unwrap().settings;
         let BackendSettings::Native(native) = &settings.tenants[NAME].backends["built-in"] else {
             panic!("not native")
         };
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_command_is_hosted_with_its_arguments_and_the_environment() {
         let command = ["npx", "-y", "server", "--flag"].map(OsString::from);
-        let settings = settings(None, &command, &none()).unwrap();
+        let settings = settings(None, &command, &none()).unwrap().settings;
         let BackendSettings::Stdio(stdio) = &settings.tenants[NAME].backends["command"] else {
             panic!("not stdio")
         };
@@ -116,7 +116,7 @@ mod tests {
     fn a_command_may_be_hosted_without_a_line_for_each_call() {
         let key = "ROUNDHOUSE__LOG__ACCESS".to_owned();
         let environment = Environment::of([(key, "off".to_owned())]);
-        let settings = settings(None, &[OsString::from("server")], &environment).unwrap();
+        let settings = settings(None, &[OsString::from("server")], &environment).unwrap().settings;
         assert_eq!(settings.log.access, telemetry::Access::Off);
     }
 
@@ -125,7 +125,7 @@ mod tests {
     fn the_environment_may_bound_the_demo_without_replacing_it() {
         let key = "ROUNDHOUSE__TENANTS__DEMO__LIMITS__SESSIONS_MAX";
         let environment = Environment::of([(key.to_owned(), "3".to_owned())]);
-        let settings = settings(None, &[], &environment).unwrap();
+        let settings = settings(None, &[], &environment).unwrap().settings;
         let demo = &settings.tenants[NAME];
         assert_eq!(demo.tenant.limits.sessions_max, 3);
         assert_eq!(demo.tenant.auth.as_deref(), Some("open"));
@@ -135,7 +135,7 @@ mod tests {
     fn a_node_with_tenants_in_the_environment_has_no_open_demo() {
         let key = "ROUNDHOUSE__TENANTS__ACME__AUTH";
         let environment = Environment::of([(key.to_owned(), "open".to_owned())]);
-        let settings = settings(None, &[], &environment).unwrap();
+        let settings = settings(None, &[], &environment).unwrap().settings;
         assert_eq!(settings.tenants.keys().collect::<Vec<_>>(), ["acme"]);
     }
 }

@@ -10,7 +10,7 @@ use store::Store;
 
 use crate::plan::{self, Base, Named, Plan};
 use crate::reload::{Reloading, SettingsSource};
-use crate::settings::{Problems, TenantSettings};
+use crate::settings::{Problems, Reading, TenantSettings, addresses};
 use crate::signals::Signals;
 use crate::{Node, Settings};
 
@@ -91,13 +91,12 @@ impl Roundhouse {
         self
     }
 
-    /// Address of the listener for clients, as in `127.0.0.1:8080`; port 0 takes any free one.
+    /// Address of the listener for clients, as in `127.0.0.1:8080`; port 0 takes any free one. A
+    /// host name is resolved at once.
     pub fn listen(mut self, address: &str) -> Self {
-        match address.parse() {
+        match addresses::listen(address) {
             Ok(address) => self.settings.front.listen = address,
-            Err(_) => self.problems.add(format!(
-                "`listen` is {address:?}; write an address and a port, as in 127.0.0.1:8080"
-            )),
+            Err(why) => self.problems.add(format!("`listen` is {address:?}, which {why}")),
         }
         self
     }
@@ -105,8 +104,9 @@ impl Roundhouse {
     /// Address of the listener for operators, as in `127.0.0.1:9090`, where port 0 takes any free
     /// one, or a Unix socket, as in `unix:/run/roundhouse/admin.sock`.
     pub fn admin(mut self, address: &str) -> Self {
-        if let Some(address) = self.problems.ok_or_add(address.parse()) {
-            self.settings.admin.listen = address;
+        match addresses::admin(address) {
+            Ok(address) => self.settings.admin.listen = address,
+            Err(why) => self.problems.add(format!("`admin` is {address:?}, which {why}")),
         }
         self
     }
@@ -129,8 +129,13 @@ impl Roundhouse {
         if stop.stop_in_order(node).await { Ok(()) } else { Err(Error::MarkedDead) }
     }
 
+    /// A node with settings that were read, and with what was found to be wrong with them.
+    pub(crate) fn from_reading(reading: Reading) -> Self {
+        let Reading { settings, problems } = reading;
+        Self { settings, problems, ..Self::default() }
+    }
+
     pub(crate) fn plan(self) -> Result<Plan, Problems> {
-        self.problems.or(())?;
         let mut natives = plan::built_in();
         natives.extend(self.natives);
         let tenants = &self.settings.tenants;
@@ -138,7 +143,7 @@ impl Roundhouse {
             .source
             .map(|source| Reloading::new(source, tenants, self.mounted.clone(), natives.clone()));
         let base = Base::Start { store: self.store };
-        let plan = Plan::of(self.settings, &self.mounted, &natives, base)?;
+        let plan = Plan::of(self.settings, &self.mounted, &natives, base, self.problems)?;
         Ok(Plan { reloading, ..plan })
     }
 }

@@ -29,9 +29,11 @@
 //! # Ok(()) }
 //! ```
 
+mod added_tenants;
 mod assemble;
 mod bounds;
 pub mod cli;
+mod client_file;
 mod demo;
 mod descriptors;
 mod embed;
@@ -44,12 +46,14 @@ mod peers;
 mod plan;
 pub mod private_environment;
 pub mod program;
+mod programs;
 mod records;
 mod reload;
 mod sandbox;
 pub mod settings;
 mod shares;
 mod signals;
+mod started_servers;
 mod users;
 mod watch;
 

@@ -3,7 +3,6 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use roundhouse::cli::Cli;
 use roundhouse::{private_environment, program};
 
@@ -19,7 +18,7 @@ fn main() -> ExitCode {
     let outcome = match private_environment::enter() {
         Ok(()) => {
             start_allocator_thread();
-            program::run(Cli::parse().command())
+            program::run(Cli::of_process().command())
         }
         Err(error) => Err(error.into()),
     };

@@ -19,7 +19,7 @@ use crate::reload::Reloading;
 use crate::sandbox::Machine;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
 use crate::shares::Budgets;
-use crate::{bounds, files, guard, sandbox, users};
+use crate::{bounds, files, guard, programs, sandbox, users};
 
 /// Backends by name.
 pub(crate) type Named = BTreeMap<String, Arc<dyn Backend>>;
@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     /// What this machine grants to stdio servers.
     pub(crate) protections: Protections,
     /// What an operator should change, though the node starts without it.
-    pub(crate) warnings: Vec<String>,
+    pub(crate) findings: Problems,
     pub(crate) budgets: Budgets,
     /// The tenants with metrics of their own.
     pub(crate) tenant_labels: TenantLabels,
@@ -78,24 +78,25 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// The plan for these settings. `mounted` are backends of tenants that the embedding program
-    /// brings, `natives` the backends that settings may name.
+    /// brings, `natives` the backends that settings may name. `problems` are those of reading the
+    /// settings.
     pub(crate) fn of(
         mut settings: Settings,
         mounted: &Named,
         natives: &Named,
         base: Base,
+        mut problems: Problems,
     ) -> Result<Self, Problems> {
-        let mut problems = Problems::default();
         let guard = guard::of_this_program();
         let machine = Machine::probe(&settings, guard.as_ref());
-        let mut warnings = Vec::new();
-        sandbox::check(&settings, &machine, &mut problems, &mut warnings);
+        sandbox::check(&settings, &machine, &mut problems);
         for (key, path) in [
             ("cluster.tls.key_file", &settings.cluster.tls.key_file),
             ("store.tls.key_file", &settings.store.tls.key_file),
         ] {
-            warnings.extend(files::warning_of_open_key(key, path));
+            files::warning_of_open_key(key, path).into_iter().for_each(|text| problems.warn(text));
         }
+        let unusable = programs::unusable(&settings, &problems);
         let (children, budgets, store) = match base {
             Base::Start { store } => {
                 let settings = &settings;
@@ -116,48 +117,73 @@ impl Plan {
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
         for (name, written) in &settings.tenants {
-            tenants.extend(problems.ok_or_add_all(Tenant::new(name, &written.tenant)));
+            match Tenant::new(name, &written.tenant) {
+                Ok(tenant) => tenants.push(tenant),
+                Err(all) => {
+                    let at = format!("tenants.{name}");
+                    all.iter().for_each(|wrong| problems.add_in(&at, wrong.to_string()));
+                }
+            }
             let backend =
                 problems.ok_or_add(only_backend(name, written, mounted.get(name), &kinds));
             backends.extend(backend.map(|backend| (Arc::from(name.as_str()), backend)));
         }
         if settings.tenants.is_empty() {
-            problems.add("there is no tenant; write one, as in [tenants.acme]");
+            problems
+                .add_consequence("tenants", "there is no tenant; write one, as in [tenants.acme]");
         }
-        problems.ok_or_add(settings.front.check());
-        problems.ok_or_add(settings.log.check());
+        settings.front.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
+        settings.log.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
         if !settings.admin.token_file.as_os_str().is_empty() {
             let token = files::token("admin.token_file", &settings.admin.token_file);
             settings.admin.token = problems.ok_or_add(token);
         }
-        let cluster = problems.ok_or_add(settings.cluster.read()).unwrap_or_default();
+        let cluster = settings.cluster.read(&mut problems);
         bounds::check(&settings, &cluster, &mut problems);
+        let brought = store.is_some();
         let records = match store {
             Some(store) => Some(Records::brought(store)),
             None => problems.ok_or_add(Records::open(&settings.store)),
         };
-        let Some(Records { store, shared }) = records else { return Err(problems) };
-        if !cluster.listen.is_empty() && !shared {
-            problems.add(
-                "`cluster.listen` is set, but no other node can see the records of this one; \
-                 give `store.url` a store that all nodes share, or leave `cluster.listen` empty",
+        let shared = records.as_ref().is_some_and(|records| records.shared);
+        let is_member = !cluster.listen.is_empty();
+        if is_member && !shared {
+            problems.add_consequence(
+                "store.url",
+                "`cluster.listen` is set, but `store.url` names no store that other nodes can reach; \
+                 write one, as in `store.url = \"redis://127.0.0.1:6379\"`, or leave \
+                 `cluster.listen` out",
+            );
+        } else if shared && !is_member && !brought {
+            problems.warn_about(
+                "store.url",
+                "`store.url` names a store that nodes can share, but this node is on its own: no \
+                 other node may use that store with the same `store.prefix`; for a cluster write \
+                 `cluster.listen` and `cluster.secret` on every node, and for a single node that \
+                 keeps its sessions in Redis ignore this warning",
             );
         }
+        let (Some(records), false) = (records, problems.has_errors()) else {
+            unusable.into_iter().for_each(|(key, text)| problems.add_consequence(&key, text));
+            return Err(problems);
+        };
+        let mut found = problems.clone();
+        unusable.iter().for_each(|(key, text)| found.add_consequence(key, text));
         let (tenants, backends) = (Tenants::new(tenants), Backends::new(backends));
         let names = tenants.by_name().into_iter().map(|tenant| Arc::clone(&tenant.name));
         let tenant_labels = TenantLabels::new(names, settings.node.tenant_metrics_max);
-        problems.or(Self {
+        Ok(Self {
             settings,
             cluster,
             tenants,
             backends,
             children,
             protections: machine.for_all(),
-            warnings,
+            findings: found,
             budgets,
             tenant_labels,
-            store,
-            store_is_shared: shared,
+            store: records.store,
+            store_is_shared: records.shared,
             reloading: None,
         })
     }
@@ -223,11 +249,12 @@ fn only_backend(
         (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
         (None, Some((name, backend)), None) => kinds.open(tenant, name, backend),
         (None, None, _) => Err(format!(
-            "tenant `{tenant}` has no backend; write one, as in [tenants.{tenant}.backends.main]"
+            "`tenants.{tenant}.backends` has no backend; write one, as in \
+             [tenants.{tenant}.backends.main]"
         )),
         _ => Err(format!(
-            "tenant `{tenant}` has more than one backend, which is not served yet; keep one of \
-             them, or give each a tenant of its own"
+            "`tenants.{tenant}.backends` has more than one backend, which is not served yet; keep \
+             one of them, or give each a tenant of its own"
         )),
     }
 }

@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 pub(crate) const MARK: &str = "ROUNDHOUSE_SETTINGS_OF";
 
 /// The prefix of variables that are settings, in any case.
-const PREFIX: &str = "ROUNDHOUSE__";
+pub(crate) const PREFIX: &str = "ROUNDHOUSE__";
 
 /// The name and the value of a variable.
 type Setting = (String, String);

@@ -10,14 +10,17 @@ use anyhow::{Context as _, bail};
 use cluster::Cluster;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::cli::{Check, Command, Serve, Stdio};
+use crate::cli::{Add, Check, Command, Import, Serve, Stdio};
+use crate::client_file::{self, Server};
 use crate::descriptors::{self, Descriptors};
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::reload::SettingsSource;
-use crate::settings::{BackendSettings, Environment, Problems, Settings, TenantSettings};
+use crate::settings::{
+    self, BackendSettings, Environment, Problems, Reading, Settings, TenantSettings,
+};
 use crate::signals::Signals;
-use crate::{Node, Roundhouse, demo, sandbox};
+use crate::{Node, Roundhouse, added_tenants, demo, sandbox, started_servers};
 
 /// Runs the command until it is done or the process is asked to stop.
 pub fn run(command: Command) -> anyhow::Result<()> {
@@ -25,6 +28,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Serve(serve) => on_this_thread(self::serve(serve))?,
         Command::Stdio(stdio) => actix_rt::System::new().block_on(self::stdio(stdio)),
         Command::Check(check) => self::check(&check),
+        Command::Add(add) => self::add(add),
+        Command::Import(import) => self::import(&import),
     }
 }
 
@@ -37,19 +42,20 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     let mut signals = Signals::of_server().context("cannot install signal handlers")?;
     let file = serve.config.clone();
     let is_demo = file.is_none();
-    let read = Arc::new(move || settings(&serve));
+    let read = Arc::new(move || reading(&serve));
     let source = file.clone().map(|file| SettingsSource::new(file, read.clone()));
-    let settings = read()?;
-    telemetry::init(&settings.log)?;
-    raise_descriptor_limit();
-    let store = settings.store.kind();
-    let roundhouse = Roundhouse::from_settings(settings);
+    let roundhouse = Roundhouse::from_reading(read()?);
     let roundhouse = match source {
         Some(source) => roundhouse.reloading(source),
         None => roundhouse,
     };
+    // A wrong level is reported with everything else that is wrong.
+    let plan = roundhouse.plan()?;
+    telemetry::init(&plan.settings.log)?;
+    raise_descriptor_limit();
+    let store = plan.settings.store.kind();
     let node = tokio::select! {
-        started = roundhouse.start() => started?,
+        started = Node::start(plan) => started?,
         // The node may be waiting for its store.
         () = signals.next_signal() => return Ok(()),
     };
@@ -76,16 +82,16 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
 }
 
 /// The settings of `serve`: those of the command line, over the environment, over the file.
-fn settings(serve: &Serve) -> Result<Settings, Problems> {
-    let mut settings =
+fn reading(serve: &Serve) -> Result<Reading, Problems> {
+    let mut reading =
         demo::settings(serve.config.as_deref(), &serve.command, &Environment::of_process())?;
     if let Some(listen) = serve.listen {
-        settings.front.listen = listen;
+        reading.settings.front.listen = listen;
     }
     if let Some(admin) = &serve.admin {
-        settings.admin.listen = admin.clone();
+        reading.settings.admin.listen = admin.clone();
     }
-    Ok(settings)
+    Ok(reading)
 }
 
 /// Each connection is a descriptor, and many systems allow a process only 1,024 by default.
@@ -106,9 +112,9 @@ fn endpoints(node: &Node) -> String {
 
 async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("cannot install signal handlers")?;
-    let settings = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
-    telemetry::init(&settings.log)?;
-    let plan = Roundhouse::from_settings(settings).plan()?;
+    let reading = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
+    let plan = Roundhouse::from_reading(reading).plan()?;
+    telemetry::init(&plan.settings.log)?;
     plan.prepare_cgroups()?;
     plan.report_protections();
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
@@ -143,23 +149,73 @@ fn names(settings: &Settings) -> String {
 }
 
 fn check(check: &Check) -> anyhow::Result<()> {
-    let settings = Settings::read(Some(&check.config), &Environment::of_process())?;
-    let mut found = found(&check.config, &settings);
-    let mut warnings = descriptors_of(&settings).warnings();
+    let reading = Settings::examine(None, Some(&check.config), &Environment::of_process());
     // Planning needs a runtime. This one never runs, so nothing is connected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
-    let plan = Roundhouse::from_settings(settings).plan()?;
-    found += &protections(&plan);
-    warnings.extend(plan.warnings);
-    for warning in &warnings {
-        found += &format!("warning: {warning}\n");
+    let plan = Roundhouse::from_reading(reading).plan()?;
+    let mut findings = plan.findings.clone();
+    for warning in descriptors_of(&plan.settings).warnings() {
+        findings.warn(warning);
     }
-    print(&found)?;
+    print(&format!("{}{}", found(&check.config, &plan.settings), protections(&plan)))?;
+    if findings.has_errors() {
+        return Err(findings.into());
+    }
+    let warnings = findings.findings();
+    for warning in &warnings {
+        print(&format!("{warning}\n"))?;
+    }
     if check.strict && !warnings.is_empty() {
         bail!("the file is refused because of its warnings (--strict): {}", warnings.len());
     }
+    if check.start {
+        // The log has what the servers write to standard error.
+        telemetry::init(&plan.settings.log)?;
+        let started = runtime.block_on(started_servers::start_each(&plan));
+        print(&started.text)?;
+        if started.failed > 0 {
+            bail!("servers that did not start: {}; the lines above say why", started.failed);
+        }
+    }
     Ok(())
+}
+
+fn add(add: Add) -> anyhow::Result<()> {
+    let mut words = add.command.into_iter();
+    let command = words.next().context("write the command behind `--`")?;
+    let (tenant, env) = (add.name, add.env.into_iter().collect());
+    let server = Server { tenant, command, args: words.collect(), env, env_file: None, cwd: None };
+    let findings = added_tenants::add(&add.into, std::slice::from_ref(&server))?;
+    say_notes(added_tenants::notes(&server).into_iter().chain(findings));
+    print(&format!("added tenant {} to {}\n", server.tenant, add.into.display()))
+}
+
+fn import(import: &Import) -> anyhow::Result<()> {
+    let text = settings::file_text(&import.file).map_err(anyhow::Error::msg)?;
+    let servers = client_file::read(&text)
+        .map_err(|why| anyhow::anyhow!("{}: {why}", import.file.display()))?;
+    let left_out =
+        servers.left_out.iter().map(|(name, why)| format!("`{name}` is left out: {why}"));
+    let notes = servers.taken.iter().flat_map(added_tenants::notes);
+    say_notes(left_out.chain(servers.notes.iter().cloned()).chain(notes));
+    if servers.taken.is_empty() {
+        bail!("{} has no server that can be hosted; nothing was written", import.file.display());
+    }
+    let Some(into) = &import.into else {
+        return print(added_tenants::toml(&servers.taken).trim_start());
+    };
+    say_notes(added_tenants::add(into, &servers.taken)?.into_iter());
+    let names: Vec<_> = servers.taken.iter().map(|server| server.tenant.as_str()).collect();
+    print(&format!("added tenants {} to {}\n", names.join(", "), into.display()))
+}
+
+/// Writes notes to standard error, since standard output may be the settings themselves.
+fn say_notes(notes: impl Iterator<Item = String>) {
+    for note in notes {
+        // If no process reads standard error, the notes are lost.
+        let _ = writeln!(io::stderr(), "note: {note}");
+    }
 }
 
 fn found(file: &Path, settings: &Settings) -> String {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use store::redis::Invalid;
 use store::{Memory, Store};
 
 use crate::files;
@@ -27,19 +28,63 @@ impl Records {
         match settings.url.0.split_once(':') {
             Some(("memory", "")) => Ok(Self { store: Arc::new(Memory::default()), shared: false }),
             Some((scheme, _)) if scheme.starts_with("redis") => {
-                // The error of the Redis client names the problem and repeats no secret.
-                let redis =
-                    store::redis::Redis::open(redis(settings, scheme)?).map_err(|invalid| {
-                        format!("`store.url` or another setting of Redis: {invalid}")
-                    })?;
+                let redis = redis(settings, scheme)?;
+                let redis = store::redis::Redis::open(redis.clone())
+                    .map_err(|why| invalid(&why, &redis))?;
                 Ok(Self { store: Arc::new(redis), shared: true })
             }
             Some((scheme, _)) => Err(format!(
-                "`store.url` has the scheme `{scheme}`, which is not served; write \"memory:\" or a \
-                 redis:// URL"
+                "`store.url` has the scheme `{scheme}`, which is not served; write \"memory:\" for a \
+                 single node, or the URL of a Redis, as in \"redis://127.0.0.1:6379\""
             )),
-            None => Err("`store.url` is not a URL; write \"memory:\" or a redis:// URL".into()),
+            None => {
+                Err("`store.url` is not a URL; write \"memory:\" for a single node, or the URL \
+                         of a Redis, as in \"redis://127.0.0.1:6379\""
+                    .into())
+            }
         }
+    }
+}
+
+/// What is wrong with settings that the Redis client refuses, with their keys. Repeats no value,
+/// which may be a secret.
+fn invalid(why: &Invalid, redis: &store::redis::Settings) -> String {
+    match why {
+        Invalid::Url(why) => format!(
+            "`store.url` is not the URL of a Redis: {why}; write it as in \
+             \"redis://127.0.0.1:6379\", \"redis+cluster://host:6379\" or \
+             \"redis+sentinel://host:26379/master\""
+        ),
+        Invalid::Login => "`store.url` has a user or a password, and `store.user` or \
+                           `store.password` is set, too; remove one of them"
+            .into(),
+        Invalid::Prefix => format!(
+            "`store.prefix` is {:?}; write letters and digits only, at least one",
+            redis.prefix
+        ),
+        Invalid::Zero => {
+            let zero = [
+                ("batch_commands_max", redis.batch_commands_max as u64),
+                ("batch_bytes_max", redis.batch_bytes_max as u64),
+                ("in_flight_max", redis.in_flight_max as u64),
+                ("timeout_ms", redis.timeout_ms),
+                ("connect_timeout_ms", redis.connect_timeout_ms),
+            ];
+            let zero = zero.iter().find(|(_, value)| *value == 0);
+            let key = zero.map_or("timeout_ms", |(key, _)| key);
+            format!("`store.{key}` is 0, with which no command can be sent; write at least 1")
+        }
+        Invalid::AppendWindow => format!(
+            "`store.append_window_ms` is {}, which would delay every event of a stream; write at \
+             most 100",
+            redis.append_window_ms
+        ),
+        Invalid::Identity => "`store.tls.cert_file` and `store.tls.key_file` need each other; \
+                              write both or neither"
+            .into(),
+        Invalid::Pem => "`store.tls` names a file that is not valid PEM; write certificates and a \
+                         key as PEM (-----BEGIN …)"
+            .into(),
     }
 }
 

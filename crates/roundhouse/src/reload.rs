@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
 use crate::plan::{Base, Named, Plan, Shared};
-use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
+use crate::settings::{BackendSettings, Problems, Reading, Settings, TenantSettings};
 
 /// Shown by `/readyz` while the file has a problem.
 const REMARK: &str = "the settings file has problems; the node goes on with the former settings";
@@ -33,14 +33,14 @@ pub(crate) struct SettingsSource {
     file: PathBuf,
     /// The digest of the file before it was read for the first time.
     digests: Digests,
-    read: Arc<dyn Fn() -> Result<Settings, Problems> + Send + Sync>,
+    read: Arc<dyn Fn() -> Result<Reading, Problems> + Send + Sync>,
 }
 
 impl SettingsSource {
     /// This file, which `read` reads, and has not read yet.
     pub(crate) fn new(
         file: PathBuf,
-        read: Arc<dyn Fn() -> Result<Settings, Problems> + Send + Sync>,
+        read: Arc<dyn Fn() -> Result<Reading, Problems> + Send + Sync>,
     ) -> Self {
         Self { digests: digests([file.clone()]), file, read }
     }
@@ -201,14 +201,14 @@ impl Reload {
         former: &Digests,
         leaving: &mut BTreeMap<String, Leaving>,
     ) -> Result<Vec<Removal>, Problems> {
-        let new = self.read().await?;
+        let Reading { settings: new, problems } = self.read().await?;
         // The settings file was read after its digest was. So are the others.
         let file = &self.reloading.source.file;
         self.digests.retain(|path, _| path == file);
         self.digests.extend(read_digests(all_env_files(&new.tenants)).await);
         warn_of_other_changes(&self.settings, &new);
         let settings = Settings { tenants: new.tenants, ..self.settings.clone() };
-        let plan = self.plan(settings.clone()).await?;
+        let plan = self.plan(settings.clone(), problems).await?;
         let is_rotated = |file: &Path| former.get(file) != self.digests.get(file);
         let changes = Changes::between(&self.settings.tenants, &settings.tenants, is_rotated);
 
@@ -242,16 +242,17 @@ impl Reload {
         Ok(removed)
     }
 
-    async fn read(&self) -> Result<Settings, Problems> {
+    async fn read(&self) -> Result<Reading, Problems> {
         let read = Arc::clone(&self.reloading.source.read);
         blocking(move || read()).await
     }
 
     /// Plans a node with these settings, which has what the running node has.
-    async fn plan(&self, settings: Settings) -> Result<Plan, Problems> {
+    async fn plan(&self, settings: Settings, problems: Problems) -> Result<Plan, Problems> {
         let (mounted, natives) = (self.reloading.mounted.clone(), self.reloading.natives.clone());
         let shared = self.shared.clone();
-        blocking(move || Plan::of(settings, &mounted, &natives, Base::Running(shared))).await
+        blocking(move || Plan::of(settings, &mounted, &natives, Base::Running(shared), problems))
+            .await
     }
 
     fn name_in_budgets(&self, added: &BTreeSet<String>, settings: &Settings) {

@@ -80,13 +80,13 @@ impl Machine {
 
 /// Adds a warning for each server without protections that runs as the same user as a separated
 /// server of another tenant: the kernel gives it every right over that one.
-fn warn_of_mixed_servers(settings: &Settings, warnings: &mut Vec<String>) {
+fn warn_of_mixed_servers(settings: &Settings, problems: &mut Problems) {
     let all: Vec<_> = stdio_backends(settings).collect();
     let (open, separated): (Vec<_>, Vec<_>) =
         all.iter().partition(|(_, _, stdio)| stdio.sandbox() == Sandbox::None);
     for (tenant, key, stdio) in open {
         if separated.iter().any(|(other, _, one)| other != tenant && one.user == stdio.user) {
-            warnings.push(format!(
+            problems.warn(format!(
                 "`{key}` has no protections and runs as the same user as separated servers of other \
                  tenants, which it can read and control; give it a `user` of its own, or a node of \
                  its own"
@@ -97,14 +97,9 @@ fn warn_of_mixed_servers(settings: &Settings, warnings: &mut Vec<String>) {
 
 /// Adds a problem for each server that must not start on this machine, and a warning for each that
 /// runs with less than its settings ask for.
-pub(crate) fn check(
-    settings: &Settings,
-    machine: &Machine,
-    problems: &mut Problems,
-    warnings: &mut Vec<String>,
-) {
+pub(crate) fn check(settings: &Settings, machine: &Machine, problems: &mut Problems) {
     let tenants_with_stdio = stdio_tenants(settings);
-    warn_of_mixed_servers(settings, warnings);
+    warn_of_mixed_servers(settings, problems);
     for (_, key, stdio) in stdio_backends(settings) {
         let protections = machine.protections(&stdio);
         let missing = missing(&stdio, protections);
@@ -125,19 +120,19 @@ pub(crate) fn check(
                 ));
             }
             Sandbox::Auto | Sandbox::Required => {
-                warn_of_refusals(&stdio, &key, protections, warnings);
+                warn_of_refusals(&stdio, &key, protections, problems);
             }
-            Sandbox::None => warnings.extend(asked_for(&stdio).map(|(_, setting)| {
-                format!(
+            Sandbox::None => asked_for(&stdio).for_each(|(_, setting)| {
+                problems.warn(format!(
                     "`{key}.{setting}` has no effect with `sandbox = \"none\"`; write \
                      `sandbox = \"auto\"`, or leave the setting out"
-                )
-            })),
+                ));
+            }),
         }
     }
     check_cgroups(settings, machine, problems);
-    check_store(settings, machine, warnings);
-    check_admin_socket(settings, warnings);
+    check_store(settings, machine, problems);
+    check_admin_socket(settings, problems);
 }
 
 /// Adds a warning for each setting that has no effect on this machine, or less than it says.
@@ -145,23 +140,23 @@ fn warn_of_refusals(
     stdio: &StdioSettings,
     key: &str,
     protections: &Protections,
-    warnings: &mut Vec<String>,
+    problems: &mut Problems,
 ) {
     let counts_in_cgroup = protections.has_controller("pids");
     let refused = asked_for(stdio).filter(|(protection, _)| {
         let is_bounded_otherwise = *protection == Protection::ProcessesMax && counts_in_cgroup;
         !protections.grants(*protection) && !is_bounded_otherwise
     });
-    warnings.extend(refused.map(|(protection, setting)| {
-        format!(
+    for (protection, setting) in refused {
+        problems.warn(format!(
             "`{key}.{setting}` has no effect: this machine refuses {}; allow it as {PAGE} says, or \
              leave the setting out",
             refusal(protection, protections)
-        )
-    }));
+        ));
+    }
     let lists = stdio.asks_for(Protection::WriteList) && protections.grants(Protection::WriteList);
     if lists && !protections.grants(Protection::Truncation) {
-        warnings.push(format!(
+        problems.warn(format!(
             "`{key}.write_paths` does not keep the server from emptying files of its user elsewhere: \
              this machine refuses {}; upgrade the kernel, or give the server a `user` that owns no \
              other files",
@@ -240,7 +235,7 @@ fn refusal(protection: Protection, protections: &Protections) -> String {
 
 /// A server that shares the node's network can connect to its Redis. Without a password it could
 /// read and change the sessions of every tenant.
-fn check_store(settings: &Settings, machine: &Machine, warnings: &mut Vec<String>) {
+fn check_store(settings: &Settings, machine: &Machine, problems: &mut Problems) {
     if !settings.store.is_open_redis() {
         return;
     }
@@ -249,7 +244,7 @@ fn check_store(settings: &Settings, machine: &Machine, warnings: &mut Vec<String
         !(stdio.asks_for(Protection::Network) && protections.grants(Protection::Network))
     });
     if let Some((_, key, _)) = reaches {
-        warnings.push(format!(
+        problems.warn(format!(
             "`store.url` names a Redis without a password, and the server of `{key}` can connect to \
              it; give Redis a password and write it as `store.password_file` (docs/redis.md), or \
              write `{key}.network = \"none\"`"
@@ -258,7 +253,7 @@ fn check_store(settings: &Settings, machine: &Machine, warnings: &mut Vec<String
 }
 
 /// The permissions of a Unix socket admit every process of the node's user, also a server.
-fn check_admin_socket(settings: &Settings, warnings: &mut Vec<String>) {
+fn check_admin_socket(settings: &Settings, problems: &mut Problems) {
     let admin = &settings.admin;
     if !matches!(admin.listen, AdminAddress::Unix(_)) || !admin.token_file.as_os_str().is_empty() {
         return;
@@ -266,7 +261,7 @@ fn check_admin_socket(settings: &Settings, warnings: &mut Vec<String>) {
     if let Some((_, key, _)) =
         stdio_backends(settings).find(|(_, _, stdio)| users::is_own(&stdio.user))
     {
-        warnings.push(format!(
+        problems.warn(format!(
             "`admin.listen` is a Unix socket without a token, and the server of `{key}` runs as the \
              node's user: it can drain the node; give each server a `user` of its own, or set \
              `admin.token_file`"
@@ -277,7 +272,7 @@ fn check_admin_socket(settings: &Settings, warnings: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Environment;
+    use crate::settings::{Environment, Finding};
 
     const ONE: &str = "[tenants.acme]\nauth = 'open'\n[tenants.acme.backends.main]\nkind = 'stdio'\ncommand = 'x'\n";
     const OTHER: &str = "[tenants.beta.backends.main]\nkind = 'stdio'\ncommand = 'x'\n";
@@ -295,9 +290,13 @@ mod tests {
             by_user: BTreeMap::from([(String::new(), granted)]),
             none: Protections::none("no server"),
         };
-        let (mut problems, mut warnings) = (Problems::default(), Vec::new());
-        check(&settings, &machine, &mut problems, &mut warnings);
-        (problems.lines().to_vec(), warnings)
+        let mut problems = Problems::default();
+        check(&settings, &machine, &mut problems);
+        let (warnings, problems): (Vec<_>, Vec<_>) =
+            problems.findings().into_iter().partition(|finding| finding.is_warning());
+        let lines =
+            |findings: Vec<&Finding>| findings.into_iter().map(ToString::to_string).collect();
+        (lines(problems), lines(warnings))
     }
 
     fn none() -> (Vec<String>, Vec<String>) {

@@ -1,7 +1,9 @@
 //! Checks whether the store can be reached, and reports it in `/readyz` and a metric. Shows the server
-//! processes of tenants in metrics. The result of the check
-//! does not stop work. A node without its store may still answer until its lease lapses; if it
-//! were unready, the balancer would remove all nodes at once.
+//! processes of tenants in metrics.
+//!
+//! A node of a cluster without its store may still answer until its lease lapses; if it were
+//! unready, the balancer would remove all nodes at once. A node on its own cannot create a session
+//! without its store, so it is not ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +20,15 @@ const LOOK: Duration = Duration::from_secs(1);
 const REMARK: &str = "the store cannot be reached";
 
 /// Checks until it is aborted.
-pub(crate) async fn store(store: Arc<dyn Store>, readiness: Readiness) {
+pub(crate) async fn store(store: Arc<dyn Store>, readiness: Readiness, is_alone: bool) {
     let mut next = tokio::time::interval(LOOK);
     loop {
         next.tick().await;
-        readiness.remark(REMARK, !store.is_reachable());
+        match (is_alone, store.is_reachable()) {
+            (false, is_reachable) => readiness.remark(REMARK, !is_reachable),
+            (true, true) => readiness.clear(REMARK),
+            (true, false) => readiness.hold(REMARK),
+        }
     }
 }
 

@@ -2,8 +2,11 @@
 
 #[cfg(target_os = "linux")]
 mod environment;
+mod messages;
 #[cfg(target_os = "linux")]
 mod protections;
+mod tenants;
+mod waiting;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -12,6 +15,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+
+/// A node of a cluster.
+const MEMBER: &str =
+    "cluster.listen = '127.0.0.1:0'\ncluster.secret = '0123456789abcdef0123456789abcdef'\n";
 
 /// Time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -391,11 +398,11 @@ fn check_names_every_problem_and_fails() {
     for wanted in [
         "`auth = \"open\"` under [tenants.acme]",
         "the handler \"nothing\"",
-        "tenant `best` has more than one backend",
+        "`tenants.best.backends` has more than one backend",
         "the name of tenant `Case`",
-        "tenant `Case` has no backend",
+        "`tenants.Case.backends` has no backend",
         "scheme `postgres`",
-        "cluster.secret has 18 bytes and must have at least 32",
+        "`cluster.secret` has 18 bytes and must have at least 32",
     ] {
         assert!(stderr.contains(wanted), "no {wanted} in\n{stderr}");
     }
@@ -410,7 +417,7 @@ fn check_reads_where_redis_is_without_going_there_and_repeats_no_password() {
         ("redis://:hunter2@", false),
         ("redis+nothing://:hunter2@127.0.0.1:1", false),
     ] {
-        let file = file(&format!("store.url = '{url}'\n{}", tenant("acme")));
+        let file = file(&format!("store.url = '{url}'\n{MEMBER}{}", tenant("acme")));
         let (code, stdout, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
         assert_eq!(code, Some(i32::from(!fine)), "{url}: {stderr}");
         assert!(fine || stderr.contains("store.url"), "{stderr}");

@@ -58,12 +58,16 @@ impl Default for Settings {
 impl Settings {
     /// Checks the level and the limits, for a caller that checks before [`init`] does.
     pub fn check(&self) -> Result<(), Error> {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Everything that is wrong with the level and the limits.
+    pub fn problems(&self) -> Vec<Error> {
         let limits =
             [("log.lines_per_sec", self.lines_per_sec), ("log.lines_burst", self.lines_burst)];
-        if let Some((setting, _)) = limits.into_iter().find(|(_, lines)| *lines == 0) {
-            return Err(Error::NoLines { setting });
-        }
-        filter(&self.level).map(drop)
+        let none = limits.into_iter().filter(|(_, lines)| *lines == 0);
+        let none = none.map(|(setting, _)| Error::NoLines { setting });
+        none.chain(filter(&self.level).err()).collect()
     }
 }
 
@@ -82,14 +86,14 @@ pub enum Format {
 pub enum Error {
     /// The level cannot be parsed; nothing was set up.
     #[error(
-        "the log level `{level}` is invalid; write error, warn, info, debug or trace, or crate=level pairs with commas between"
+        "`log.level` is {level:?}, of which {part:?} is not known; write error, warn, info, debug or \
+         trace, and for a single crate crate=level, with commas between, as in \"info,front=debug\""
     )]
     Level {
         /// The configured level.
         level: String,
-        /// The error of the parser.
-        #[source]
-        source: tracing_subscriber::filter::ParseError,
+        /// The first part of it that is wrong.
+        part: String,
     },
     /// A limit would leave out every line; nothing was set up.
     #[error("`{setting}` is 0, which leaves out every line; write a number of lines above 0")]
@@ -127,9 +131,26 @@ pub fn init(settings: &Settings) -> Result<(), Error> {
 }
 
 fn filter(level: &str) -> Result<EnvFilter, Error> {
-    EnvFilter::builder()
-        .parse(format!("{QUIET},{level}"))
-        .map_err(|source| Error::Level { level: level.to_owned(), source })
+    let wrong = |part: &str| Error::Level { level: level.to_owned(), part: part.trim().to_owned() };
+    if let Some(part) = level.split(',').find(|part| !is_directive(part.trim())) {
+        return Err(wrong(part));
+    }
+    EnvFilter::builder().parse(format!("{QUIET},{level}")).map_err(|_| wrong(level))
+}
+
+/// Is this a level, or a crate or module with a level? A word that is no level would be read as a
+/// crate of which everything is logged.
+fn is_directive(part: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    let is_target = |word: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
+        !word.is_empty() && word.chars().all(is_part)
+    };
+    match part.split_once('=') {
+        Some((target, level)) => is_target(target.trim()) && is_level(level.trim()),
+        None => is_level(part),
+    }
 }
 
 #[cfg(test)]
@@ -141,8 +162,18 @@ mod tests {
         for level in ["info", "warn,front=debug", "actix_http=trace"] {
             assert!(filter(level).is_ok(), "{level}");
         }
-        let error = filter("front=loudly").unwrap_err().to_string();
-        assert!(error.contains("`front=loudly`") && error.contains("debug"), "{error}");
+        for (level, part) in [
+            ("info,front=loudly", "front=loudly"),
+            ("loud", "loud"),
+            ("front", "front"),
+            ("", ""),
+            ("info,,warn", ""),
+            ("=debug", "=debug"),
+        ] {
+            let error = filter(level).unwrap_err().to_string();
+            let wanted = format!("`log.level` is \"{level}\", of which \"{part}\" is not known");
+            assert!(error.starts_with(&wanted) && error.contains("debug"), "{error}");
+        }
     }
 
     #[test]

@@ -33,30 +33,30 @@ pub enum Error {
     NameStart(String),
     /// `auth` is missing: the settings do not state which clients may use the endpoint.
     #[error(
-        "tenant `{0}` does not say who may use it; write `auth = \"open\"` under [tenants.{0}] if \
-         every client that can reach the endpoint may"
+        "`tenants.{0}.auth` is missing; write `auth = \"open\"` under [tenants.{0}] if every client \
+         that can reach the endpoint may use it"
     )]
     AuthMissing(String),
     /// `auth` has an unknown value.
     #[error(
-        "tenant `{name}` has auth = {written:?}, which is not known; the only kind is \"open\""
+        "`tenants.{name}.auth` is {written:?}, which is not known; write `auth = \"open\"`, the only \
+         kind so far, if every client that can reach the endpoint may use it"
     )]
     AuthUnknown {
         /// The tenant.
         name: String,
-        /// What stands there.
+        /// The value.
         written: String,
     },
     /// An allowed origin cannot equal an origin that a browser sends.
-    #[error(
-        "tenant `{name}` allows the origin {written:?}, which no browser sends; write scheme, host \
-         and port only, as in \"https://app.example.com\""
-    )]
+    #[error("`tenants.{name}.allowed_origins` has {written:?}, which no browser sends; {remedy}")]
     Origin {
         /// The tenant.
         name: String,
-        /// What stands there.
+        /// The origin in the settings.
         written: String,
+        /// What to write instead.
+        remedy: String,
     },
     /// The name of a header that pages may send is no such name.
     #[error(
@@ -70,7 +70,7 @@ pub enum Error {
         written: String,
     },
     /// A limit of zero, with which no client could use the endpoint.
-    #[error("tenant `{name}` has {limit} = 0, so no client could use it; write at least 1")]
+    #[error("`tenants.{name}.{limit}` is 0, so no client could use the endpoint; write at least 1")]
     LimitZero {
         /// The tenant.
         name: String,

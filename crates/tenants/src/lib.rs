@@ -15,6 +15,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use error::Error;
+pub use origin::remedy as origin_remedy;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
 

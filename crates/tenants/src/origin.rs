@@ -11,7 +11,38 @@ pub(crate) fn check(tenant: &str, written: &str) -> Result<(), Error> {
     if is_origin || written == "null" {
         return Ok(());
     }
-    Err(Error::Origin { name: tenant.into(), written: written.into() })
+    let remedy = remedy(written);
+    Err(Error::Origin { name: tenant.into(), written: written.into(), remedy })
+}
+
+/// What to write instead of an origin that no browser sends.
+pub fn remedy(written: &str) -> String {
+    let form = "write scheme, host and port only, as in \"https://app.example.com\"";
+    if written.contains('*') {
+        return "there is no wildcard; list each origin, as in \"https://app.example.com\"".into();
+    }
+    let Some((scheme, rest)) = written.split_once("://") else {
+        return "write the scheme before it, as in \"https://app.example.com\"".into();
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if authority.contains('@') || authority.is_empty() {
+        return form.into();
+    }
+    let bare = format!("{scheme}://{authority}").to_ascii_lowercase();
+    if path == "/" {
+        return format!("leave out the slash at its end: {bare:?}");
+    }
+    if !path.is_empty() {
+        return format!("leave out the path: {bare:?}");
+    }
+    if written != bare {
+        return format!("write it in lower case, as browsers do: {bare:?}");
+    }
+    if is_implied(scheme, authority) {
+        let host = split_port(authority).0;
+        return format!("leave out the port, as browsers do: \"{scheme}://{host}\"");
+    }
+    form.into()
 }
 
 /// The default port of a scheme, which browsers leave out.
@@ -77,6 +108,23 @@ mod tests {
             "",
         ] {
             assert!(check("t", written).is_err(), "{written}");
+        }
+    }
+
+    #[test]
+    fn a_refused_origin_comes_with_what_to_write() {
+        for (written, wanted) in [
+            ("*", "there is no wildcard"),
+            ("https://*.example.com", "there is no wildcard"),
+            ("https://a.example/", "leave out the slash at its end: \"https://a.example\""),
+            ("https://a.example/x", "leave out the path: \"https://a.example\""),
+            ("https://A.example", "in lower case, as browsers do: \"https://a.example\""),
+            ("https://a.example:443", "leave out the port, as browsers do: \"https://a.example\""),
+            ("a.example", "write the scheme before it"),
+            ("https://u@a.example", "scheme, host and port only"),
+        ] {
+            let refusal = check("t", written).unwrap_err().to_string();
+            assert!(refusal.contains(wanted), "{written}: {refusal}");
         }
     }
 }

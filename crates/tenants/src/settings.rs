@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_tenant_whose_auth_means_nothing_is_refused() {
         let refusal = refusal(&Settings { auth: Some("Open".into()), ..Settings::default() });
-        assert!(refusal.contains("auth = \"Open\""), "{refusal}");
+        assert!(refusal.contains("`tenants.acme.auth` is \"Open\""), "{refusal}");
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
     fn a_limit_of_nothing_is_refused() {
         let limits = Limits { bodies_bytes_max: Some(0), ..Limits::default() };
         let refusal = refusal(&Settings { limits, ..Settings::open() });
-        assert!(refusal.contains("limits.bodies_bytes_max = 0"), "{refusal}");
+        assert!(refusal.contains("`tenants.acme.limits.bodies_bytes_max` is 0"), "{refusal}");
     }
 
     #[test]

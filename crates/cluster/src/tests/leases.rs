@@ -99,19 +99,11 @@ async fn a_node_that_starts_while_its_store_is_unreachable_waits_for_it() {
     let store = Arc::new(FlakyStore::default());
     store.away.store(true, Ordering::SeqCst);
     let comes_back = async {
-        tokio::time::sleep(Duration::from_secs(9)).await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
         store.away.store(false, Ordering::SeqCst);
     };
     let ((cluster, _), ()) = tokio::join!(node(&store, fast_renewals()), comes_back);
     assert!(cluster.may_act());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_start_of_a_node_whose_store_stays_unreachable_fails() {
-    let store = Arc::new(FlakyStore::default());
-    store.away.store(true, Ordering::SeqCst);
-    let joined = Cluster::join(fast_renewals(), store.clone(), Versions::UNANNOUNCED).await;
-    assert!(matches!(joined, Err(crate::Error::Store(Error::Unavailable(_)))));
 }
 
 #[tokio::test]

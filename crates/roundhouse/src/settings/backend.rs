@@ -52,6 +52,15 @@ pub struct NativeSettings {
 }
 
 impl BackendSettings {
+    /// The key that a backend of this kind must have, and an example of it.
+    pub(crate) fn required(kind: &str) -> Option<(&'static str, &'static str)> {
+        match kind {
+            "stdio" => Some(("command", "the program to run, as in `command = \"npx\"`")),
+            "native" => Some(("name", "the name of a handler, as in `name = \"everything\"`")),
+            _ => None,
+        }
+    }
+
     pub(crate) fn shapes() -> BTreeMap<String, Shape> {
         BTreeMap::from([
             ("stdio".into(), Shape::of(&stdio())),

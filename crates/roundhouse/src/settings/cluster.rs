@@ -1,5 +1,6 @@
 //! `[cluster]`: how this node connects to the others, and with which certificate.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,7 @@ use store::redis::Secret;
 
 pub use cluster::Encrypt;
 
-use super::TlsSettings;
+use super::{Problems, TlsSettings, addresses};
 use crate::files;
 
 /// `[cluster]`.
@@ -25,20 +26,76 @@ pub struct ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// The settings of the cluster, with the files read and checked.
-    pub(crate) fn read(&self) -> Result<cluster::Settings, String> {
+    /// The settings of the cluster, with the files read and checked. Adds everything that is wrong
+    /// to the problems.
+    pub(crate) fn read(&self, problems: &mut Problems) -> cluster::Settings {
         let mut settings = self.peers.clone();
+        let mut has_files = true;
         // A single node reads none of these files.
         if !settings.listen.is_empty() {
             let written = Secret(settings.secret);
-            settings.secret = files::secret("cluster.secret", &written, &self.secret_file)?.0;
+            let secret = files::secret("cluster.secret", &written, &self.secret_file);
+            let secret = problems.ok_or_add(secret);
+            has_files &= secret.is_some();
+            settings.secret = secret.unwrap_or(written).0;
+            if !self.tls.is_empty() {
+                let pem = problems.ok_or_add(self.tls.read("cluster.tls"));
+                has_files &= pem.is_some();
+                settings.tls = pem.map(|pem| cluster::Tls {
+                    ca: pem.ca,
+                    certificate: pem.certificate,
+                    key: pem.key.0,
+                });
+            }
+            self.check_addresses(problems);
         }
-        if !self.tls.is_empty() && !settings.listen.is_empty() {
-            let pem = self.tls.read("cluster.tls")?;
-            settings.tls =
-                Some(cluster::Tls { ca: pem.ca, certificate: pem.certificate, key: pem.key.0 });
+        for wrong in settings.problems() {
+            // A secret in a file that cannot be read is not missing.
+            if has_files || !wrong.to_string().contains("`cluster.secret`") {
+                problems.add(wrong.to_string());
+            }
         }
-        settings.check().map_err(|error| error.to_string())?;
-        Ok(settings)
+        settings
+    }
+
+    /// Peers must be able to connect to the address that the node announces.
+    fn check_addresses(&self, problems: &mut Problems) {
+        let (listen, advertise) = (&self.peers.listen, &self.peers.advertise);
+        for (key, written) in [("cluster.listen", listen), ("cluster.advertise", advertise)] {
+            if !written.is_empty()
+                && let Err(why) = addresses::check_peer(written)
+            {
+                problems.add_about(key, format!("`{key}` is {written:?}, which {why}"));
+            }
+        }
+        let is_wildcard =
+            |written: &str| written.parse().is_ok_and(|at: SocketAddr| at.ip().is_unspecified());
+        let has_no_port = |written: &str| written.rsplit(':').next() == Some("0");
+        if is_wildcard(advertise) {
+            problems.add_about(
+                "cluster.advertise",
+                format!(
+                    "`cluster.advertise` is {advertise:?}, to which no peer can connect; write the \
+                     address of this machine for its peers, as in \"10.0.0.4:7070\""
+                ),
+            );
+        } else if has_no_port(advertise) {
+            problems.add_about(
+                "cluster.advertise",
+                format!(
+                    "`cluster.advertise` is {advertise:?}, to which no peer can connect; write the \
+                     port at which peers reach this node"
+                ),
+            );
+        } else if advertise.is_empty() && is_wildcard(listen) {
+            problems.add_about(
+                "cluster.advertise",
+                format!(
+                    "`cluster.listen` is {listen:?}, every interface, to which no peer can connect; \
+                     write the address of this machine for its peers as `cluster.advertise`, as in \
+                     `cluster.advertise = \"10.0.0.4:7070\"`"
+                ),
+            );
+        }
     }
 }

@@ -3,13 +3,20 @@
 //! Each crate owns its own settings; this module only nests them, and refuses keys that no
 //! crate owns. It opens nothing and starts nothing.
 
+pub(crate) mod addresses;
 mod backend;
 mod cluster;
+mod environment;
+mod finding;
 mod problems;
 mod read;
 mod shape;
+mod sizes;
 mod store;
 mod tls;
+mod tree;
+mod unfit;
+pub(crate) mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,10 +27,13 @@ use serde::{Deserialize, Serialize};
 
 pub use backend::{BackendSettings, NativeSettings, StdioFileSettings};
 pub use cluster::{ClusterSettings, Encrypt};
+pub use environment::Environment;
+pub use finding::{Finding, Place, Severity};
 pub use problems::Problems;
-pub use read::Environment;
+pub(crate) use read::Reading;
 pub use store::StoreSettings;
 pub use tls::TlsSettings;
+pub(crate) use tree::read as file_text;
 
 use shape::Shape;
 

@@ -1,10 +1,14 @@
-//! All problems of the settings, reported together.
+//! All findings about the settings, reported together.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Settings;
+use serde_json::Value as Json;
+
+use super::finding::{Finding, Place, Places, Severity, keys_in};
 use super::shape::{Shape, join};
+use super::unfit::Unfit;
+use super::{Settings, environment, values};
 
 /// Renamed keys, each with its new name.
 pub(crate) const RENAMED: &[(&str, &str)] = &[
@@ -18,25 +22,133 @@ const REMOVED: &[(&str, &str)] = &[(
     "each session has a process of its own, which was the only value; leave the key out",
 )];
 
-/// The reasons why settings cannot be used, one line each. It never repeats a value, which may be
-/// a secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
-pub struct Problems(Vec<String>);
+/// The findings about settings, one line each, with the place of each. A value is repeated only if
+/// it cannot be a secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    findings: Vec<Finding>,
+    places: Places,
+    /// How many of the findings are those of reading; `None` while the settings are read.
+    of_reading: Option<usize>,
+}
+
+impl std::error::Error for Problems {}
 
 impl Problems {
     /// A single problem.
     pub fn one(problem: impl Into<String>) -> Self {
-        Self(vec![problem.into()])
+        let mut problems = Self::default();
+        problems.add(problem);
+        problems
     }
 
-    /// The problems, one line each.
-    pub fn lines(&self) -> &[String] {
-        &self.0
+    /// All findings: errors first, each in the order of the file, then of the environment.
+    pub fn findings(&self) -> Vec<&Finding> {
+        let mut all: Vec<_> = self.findings.iter().collect();
+        all.sort_by(|one, other| one.order().cmp(&other.order()));
+        all
     }
 
-    /// Adds a problem.
+    /// The texts of all findings, without their places.
+    pub fn lines(&self) -> Vec<String> {
+        self.findings().into_iter().map(|finding| finding.text.clone()).collect()
+    }
+
+    /// Adds a problem. Its place is that of the first key in backticks that is written. A problem
+    /// with a key that could not be read is a consequence of that, and left out.
     pub(crate) fn add(&mut self, problem: impl Into<String>) {
-        self.0.push(problem.into());
+        self.add_as(Severity::Error, problem.into());
+    }
+
+    /// The same, with the place of the table `at` if the problem names no key.
+    pub(crate) fn add_in(&mut self, at: &str, problem: impl Into<String>) {
+        let text = problem.into();
+        if keys_in(&text).next().is_some() {
+            self.add(text);
+        } else {
+            let place = self.places.nearest(at).cloned();
+            self.add_at_place(place, text);
+        }
+    }
+
+    /// Adds a warning, with its place as at [`Problems::add`].
+    pub(crate) fn warn(&mut self, warning: impl Into<String>) {
+        self.add_as(Severity::Warning, warning.into());
+    }
+
+    fn add_as(&mut self, severity: Severity, text: String) {
+        let keys: Vec<String> = keys_in(&text).map(str::to_owned).collect();
+        let written = keys.iter().find(|key| self.places.of(key).is_some());
+        match written.or(keys.first()).cloned() {
+            Some(key) if is_about(self.of_reading(), &key) => {}
+            Some(key) => self.push(severity, &key, text),
+            None => self.add_at(severity, None, text, Vec::new()),
+        }
+    }
+
+    /// Adds a problem of this key.
+    pub(crate) fn add_about(&mut self, key: &str, text: impl Into<String>) {
+        self.push(Severity::Error, key, text.into());
+    }
+
+    /// The same, unless another finding is the cause.
+    pub(crate) fn add_consequence(&mut self, key: &str, text: impl Into<String>) {
+        if !self.has_about(key) {
+            self.add_about(key, text);
+        }
+    }
+
+    /// The same for a warning.
+    pub(crate) fn warn_about(&mut self, key: &str, text: impl Into<String>) {
+        if !self.has_about(key) {
+            self.push(Severity::Warning, key, text.into());
+        }
+    }
+
+    fn push(&mut self, severity: Severity, key: &str, text: String) {
+        let named = || keys_in(&text).find_map(|key| self.places.nearest(key));
+        let place = self.places.nearest(key).or_else(named).cloned();
+        self.add_at(severity, place, text, vec![key.to_owned()]);
+    }
+
+    pub(super) fn add_at_place(&mut self, place: Option<Place>, text: String) {
+        self.add_at(Severity::Error, place, text, Vec::new());
+    }
+
+    /// Adds a problem because of which nothing is known of the file.
+    pub(super) fn add_unreadable(&mut self, place: Option<Place>, text: String) {
+        self.add_at(Severity::Error, place, text, vec!["tenants".to_owned()]);
+    }
+
+    pub(super) fn warn_at_place(&mut self, place: Option<Place>, text: String) {
+        self.add_at(Severity::Warning, place, text, Vec::new());
+    }
+
+    fn add_at(
+        &mut self,
+        severity: Severity,
+        place: Option<Place>,
+        text: String,
+        keys: Vec<String>,
+    ) {
+        let finding = Finding { place, severity, text, keys };
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    /// From now on, findings are those of a plan for the settings that were read.
+    pub(super) fn end_reading(&mut self) {
+        self.of_reading = Some(self.findings.len());
+    }
+
+    fn of_reading(&self) -> &[Finding] {
+        let end = self.of_reading.unwrap_or(self.findings.len());
+        &self.findings[..end]
+    }
+
+    fn has_about(&self, key: &str) -> bool {
+        is_about(&self.findings, key)
     }
 
     /// The value of a result; adds its problem if it is one.
@@ -44,71 +156,117 @@ impl Problems {
         outcome.map_err(|wrong| self.add(wrong.to_string())).ok()
     }
 
-    /// The same for a result with several problems.
-    pub(crate) fn ok_or_add_all<T, E: fmt::Display>(
-        &mut self,
-        outcome: Result<T, Vec<E>>,
-    ) -> Option<T> {
-        let add = |wrong: Vec<E>| self.0.extend(wrong.iter().map(E::to_string));
-        outcome.map_err(add).ok()
+    /// Is there a problem that is not a warning?
+    pub(crate) fn has_errors(&self) -> bool {
+        self.findings.iter().any(|finding| !finding.is_warning())
     }
 
-    /// `value`, if there is no problem.
+    /// `value`, if there is no problem. Warnings are no problem.
     pub(crate) fn or<T>(self, value: T) -> Result<T, Self> {
-        if self.0.is_empty() { Ok(value) } else { Err(self) }
+        if self.has_errors() { Err(self) } else { Ok(value) }
     }
 
-    pub(crate) fn unknown_key(
-        &mut self,
-        at: &str,
-        key: &str,
-        origin: Option<&str>,
-        known: &BTreeMap<String, Shape>,
-    ) {
+    /// The places of keys that were read so far.
+    pub(super) fn places(&mut self) -> &mut Places {
+        &mut self.places
+    }
+
+    /// The value of a key, as a message repeats it. A value of the environment is never repeated.
+    pub(super) fn shown(&self, key: &str, value: &Json) -> String {
+        match self.is_from_environment(key) {
+            true => "set by this variable to a value".into(),
+            false => values::shown(key, value),
+        }
+    }
+
+    /// Does a variable of the environment set this key?
+    pub(crate) fn is_from_environment(&self, key: &str) -> bool {
+        matches!(self.places.of(key), Some(Place::Variable(_)))
+    }
+
+    pub(super) fn add_unfit(&mut self, path: &[String], unfit: &Unfit) {
+        let key = path.iter().fold(String::new(), |at, key| join(&at, key));
+        let value = self.shown(&key, &unfit.value);
+        let joint = if unfit.what_to_write.starts_with("which") { "," } else { ";" };
+        self.add_consequence(&key, format!("`{key}` is {value}{joint} {}", unfit.what_to_write));
+    }
+
+    pub(super) fn unknown_key(&mut self, at: &str, key: &str, known: &BTreeMap<String, Shape>) {
         let path = join(at, key);
         if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == path) {
-            self.add(format!("`{path}`{} is now called `{new}`", from(origin)));
+            self.add_about(&path, format!("`{path}` is now called `{new}`"));
             return;
         }
         if let Some((_, instead)) = REMOVED.iter().find(|(old, _)| matches(old, &path)) {
-            self.add(format!("`{path}`{} is no longer a key: {instead}", from(origin)));
+            self.add_about(&path, format!("`{path}` is no longer a key: {instead}"));
+            return;
+        }
+        if matches!(self.places.of(&path), Some(Place::Variable(_)))
+            && let Some(meant) = environment::key_of_flat_name(&path.replace('.', "_"))
+        {
+            let variable = environment::variable(&meant);
+            self.add_about(
+                &path,
+                format!(
+                    "unknown key `{path}`; write two underscores between the parts of a key: \
+                     {variable}"
+                ),
+            );
             return;
         }
         let near = nearest(key, known.keys()).map(|near| join(at, near));
-        let advice = match near.or_else(|| elsewhere(key)) {
+        let advice = match near.clone().or_else(|| elsewhere(key)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("known here: {}", list(known.keys())),
         };
-        self.add(format!("unknown key `{path}`{}; {advice}", from(origin)));
+        let place = self.places.nearest(&path).cloned();
+        // A key that was meant is not missing.
+        let keys = [path.clone()].into_iter().chain(near).collect();
+        self.add_at(Severity::Error, place, format!("unknown key `{path}`; {advice}"), keys);
     }
 
-    pub(crate) fn wrong_kind(&mut self, at: &str, wanted: &str, origin: Option<&str>) {
-        self.add(format!("`{at}`{} must be {wanted}", from(origin)));
+    pub(super) fn wrong_kind(&mut self, at: &str, wanted: &str, value: &Json) {
+        let value = self.shown(at, value);
+        self.add_about(at, format!("`{at}` is {value}; write {wanted}"));
     }
 
-    pub(crate) fn no_kind(&mut self, at: &str, kinds: &BTreeMap<String, Shape>) {
-        self.add(format!("`{at}` needs a `kind`, one of: {}", list(kinds.keys())));
+    pub(super) fn no_kind(&mut self, at: &str, kinds: &BTreeMap<String, Shape>) {
+        let key = join(at, "kind");
+        let all = kinds.keys().map(|kind| format!("`kind = \"{kind}\"`")).collect::<Vec<_>>();
+        self.add_about(&key, format!("`{at}` has no `kind`; write {}", all.join(" or ")));
     }
 
-    pub(crate) fn unknown_kind(&mut self, at: &str, kind: &str, kinds: &BTreeMap<String, Shape>) {
+    pub(super) fn unknown_kind(&mut self, at: &str, kind: &str, kinds: &BTreeMap<String, Shape>) {
         let advice = match nearest(kind, kinds.keys()) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("known kinds: {}", list(kinds.keys())),
         };
-        self.add(format!("`{at}.kind` is {kind:?}, which is not known; {advice}"));
+        let key = join(at, "kind");
+        let value = self.shown(&key, &Json::String(kind.into()));
+        self.add_about(&key, format!("`{key}` is {value}, which is not known; {advice}"));
     }
 }
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.as_slice() {
-            [only] => f.write_str(only),
+        match self.findings().as_slice() {
+            [only] => only.fmt(f),
             several => {
-                write!(f, "{} things to mend", several.len())?;
-                several.iter().try_for_each(|problem| write!(f, "\n- {problem}"))
+                write!(f, "{} findings:", several.len())?;
+                several.iter().try_for_each(|finding| write!(f, "\n- {finding}"))
             }
         }
     }
+}
+
+/// Is one of these findings about this key, a table around it, or a key in it?
+fn is_about(findings: &[Finding], key: &str) -> bool {
+    let is_in = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let errors = findings.iter().filter(|finding| !finding.is_warning());
+    let mut keys = errors.flat_map(|finding| &finding.keys);
+    keys.any(|known| is_in(known, key) || is_in(key, known))
 }
 
 /// Does the pattern match this path?
@@ -117,10 +275,6 @@ fn matches(pattern: &str, path: &str) -> bool {
     let is_meant =
         wanted.all(|wanted| names.next().is_some_and(|name| wanted == "*" || wanted == name));
     is_meant && names.next().is_none()
-}
-
-fn from(origin: Option<&str>) -> String {
-    origin.map_or_else(String::new, |origin| format!(" in {origin}"))
 }
 
 fn list<'a>(keys: impl Iterator<Item = &'a String>) -> String {

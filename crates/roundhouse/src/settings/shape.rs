@@ -5,13 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use config::{Value, ValueKind};
 use serde_json::Value as Json;
 
-use super::Problems;
-
-/// The origin of values from the environment.
-const ENVIRONMENT: &str = "the environment";
+use super::finding::Place;
+use super::{Problems, sizes, unfit};
 
 /// The values that are allowed at one place of the settings.
 #[derive(Clone, Debug)]
@@ -20,7 +17,7 @@ pub(crate) enum Shape {
     Any,
     /// Text.
     Text,
-    /// A whole number.
+    /// A whole number, not below 0.
     Number,
     /// `true` or `false`.
     Truth,
@@ -68,65 +65,69 @@ impl Shape {
         }
     }
 
-    /// Adds a problem for every unknown key of `value` and every value of the wrong kind.
-    /// Converts texts of the environment into numbers and lists.
-    pub(crate) fn fit(&self, at: &str, value: &mut Value, problems: &mut Problems) {
-        let origin = value.origin().map(str::to_owned);
-        let from_environment = origin.as_deref() == Some(ENVIRONMENT);
-        if from_environment
-            && let ValueKind::String(text) = &value.kind
-            && let Some(parsed) = self.parse(text)
-        {
-            value.kind = parsed;
+    /// Adds a problem for every unknown key of `value` and every value of the wrong kind, and
+    /// removes both. Converts texts of the environment into numbers and lists, and sizes with a
+    /// unit into bytes.
+    pub(super) fn fit(&self, at: &str, value: &mut Json, problems: &mut Problems) -> Fit {
+        if let Json::String(text) = &*value {
+            let from_environment = matches!(problems.places().of(at), Some(Place::Variable(_)));
+            let parsed = match sizes::is_size(at) && matches!(self, Self::Any | Self::Number) {
+                true => sizes::parse(text),
+                false if from_environment => self.parse(text),
+                false => None,
+            };
+            if let Some(parsed) = parsed {
+                *value = parsed;
+            }
         }
-        match (self, &mut value.kind) {
-            (_, ValueKind::Nil) | (Self::Any, _) => {}
-            (Self::Table(keys), ValueKind::Table(table)) => {
-                for (key, value) in table {
-                    match keys.get(key) {
-                        Some(shape) => shape.fit(&join(at, key), value, problems),
-                        None => problems.unknown_key(at, key, value.origin(), keys),
+        match (self, value) {
+            (_, Json::Null) | (Self::Any, _) => {}
+            (Self::Table(keys), Json::Object(table)) => {
+                table.retain(|key, value| match keys.get(key) {
+                    Some(shape) => shape.fit(&join(at, key), value, problems) == Fit::Keep,
+                    None => {
+                        problems.unknown_key(at, key, keys);
+                        false
                     }
-                }
-            }
-            (Self::Named(shape), ValueKind::Table(table)) => {
-                if matches!(**shape, Self::Text) {
-                    restore_case(table);
-                }
-                for (key, value) in table {
-                    shape.fit(&join(at, key), value, problems);
-                }
-            }
-            (Self::Kinds(kinds), ValueKind::Table(table)) => {
-                let kind = table.get("kind").and_then(|kind| match &kind.kind {
-                    ValueKind::String(kind) => Some(kind.clone()),
-                    _ => None,
                 });
-                match kind.as_deref().map(|kind| (kind, kinds.get(kind))) {
-                    Some((_, Some(shape))) => {
-                        shape.clone().with("kind", Self::Text).fit(at, value, problems);
+            }
+            (Self::Named(shape), Json::Object(table)) => {
+                table.retain(|key, value| shape.fit(&join(at, key), value, problems) == Fit::Keep);
+            }
+            (Self::Kinds(kinds), value @ Json::Object(_)) => {
+                match value.get("kind").cloned() {
+                    Some(Json::String(kind)) => match kinds.get(&kind) {
+                        Some(shape) => {
+                            return shape.clone().with("kind", Self::Text).fit(at, value, problems);
+                        }
+                        None => problems.unknown_kind(at, &kind, kinds),
+                    },
+                    Some(kind) => {
+                        problems.wrong_kind(&join(at, "kind"), &Self::Text.wanted(at), &kind);
                     }
-                    Some((kind, None)) => problems.unknown_kind(at, kind, kinds),
                     None => problems.no_kind(at, kinds),
                 }
+                return Fit::Remove;
             }
-            (Self::Text, ValueKind::String(_))
-            | (Self::Truth, ValueKind::Boolean(_))
-            | (Self::List, ValueKind::Array(_))
-            | (Self::Number, ValueKind::I64(_) | ValueKind::U64(_)) => {}
-            _ => problems.wrong_kind(at, self.wanted(), origin.as_deref()),
+            (Self::Text, Json::String(_))
+            | (Self::Truth, Json::Bool(_))
+            | (Self::List, Json::Array(_)) => {}
+            (Self::Number, Json::Number(number)) if number.is_u64() => {}
+            (_, value) => {
+                problems.wrong_kind(at, &self.wanted(at), value);
+                return Fit::Remove;
+            }
         }
+        Fit::Keep
     }
 
-    fn parse(&self, text: &str) -> Option<ValueKind> {
-        let origin = Some(ENVIRONMENT.to_owned());
+    fn parse(&self, text: &str) -> Option<Json> {
         match self {
-            Self::Number => text.trim().parse().ok().map(ValueKind::I64),
-            Self::Truth => text.trim().parse().ok().map(ValueKind::Boolean),
+            Self::Number => text.trim().parse::<i64>().ok().map(Json::from),
+            Self::Truth => text.trim().parse::<bool>().ok().map(Json::from),
             Self::List => {
                 let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-                let words = words.map(|word| Value::new(origin.as_ref(), word)).collect();
-                Some(ValueKind::Array(words))
+                Some(words.collect())
             }
             // The crate that owns the key reports a number where text is expected.
             Self::Any => Self::Number.parse(text).or_else(|| Self::Truth.parse(text)),
@@ -134,16 +135,25 @@ impl Shape {
         }
     }
 
-    fn wanted(&self) -> &'static str {
+    fn wanted(&self, at: &str) -> String {
         match self {
-            Self::Any => "anything",
-            Self::Text => "text",
-            Self::Number => "a whole number",
-            Self::Truth => "true or false",
-            Self::List => "a list",
-            Self::Table(_) | Self::Named(_) | Self::Kinds(_) => "a table",
+            Self::Any => "anything".into(),
+            Self::Text => "text in quotation marks".into(),
+            Self::Number => unfit::wanted_number(at),
+            Self::Truth => "true or false, without quotation marks".into(),
+            Self::List => "a list, as in [\"a\", \"b\"]".into(),
+            Self::Table(_) | Self::Named(_) | Self::Kinds(_) => {
+                format!("a table, as in [{at}]")
+            }
         }
     }
+}
+
+/// Whether a value has the shape that it must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    Keep,
+    Remove,
 }
 
 /// The path and value of every leaf of these defaults.
@@ -161,15 +171,6 @@ pub(crate) fn leaves(
         }
         Err(_) => {}
     }
-}
-
-/// Names of a child's variables lost their case in the environment's keys; nearly all are in
-/// upper case.
-fn restore_case(table: &mut config::Map<String, Value>) {
-    let (lowered, mut rest): (config::Map<_, _>, config::Map<_, _>) =
-        table.drain().partition(|(_, value)| value.origin() == Some(ENVIRONMENT));
-    rest.extend(lowered.into_iter().map(|(key, value)| (key.to_uppercase(), value)));
-    *table = rest;
 }
 
 pub(crate) fn join(at: &str, key: &str) -> String {

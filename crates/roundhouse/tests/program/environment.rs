@@ -121,11 +121,11 @@ fn more_settings_than_a_pipe_holds_leave_the_environment() {
     }
     command.env("ROUNDHOUSE__TENANTS__DEMO__AUTH", "open");
     command.env("ROUNDHOUSE__TENANTS__DEMO__BACKENDS__MAIN__KIND", "stdio");
-    command.env("ROUNDHOUSE__TENANTS__DEMO__BACKENDS__MAIN__COMMAND", "a-server");
+    command.env("ROUNDHOUSE__TENANTS__DEMO__BACKENDS__MAIN__COMMAND", "cat");
     let output = command.output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stdout.contains("backend main (stdio: a-server)"), "{stdout}{stderr}");
+    assert!(stdout.contains("backend main (stdio: cat)"), "{stdout}{stderr}");
 }
 
 #[test]

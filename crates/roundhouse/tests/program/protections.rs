@@ -130,7 +130,7 @@ fn check_prints_warnings_and_fails_because_of_them_only_if_it_is_strict() {
     // Few connections and servers: the limit of descriptors may be low.
     let bounds = "front.connections_max = 50\nfront.workers = 1\nnode.children_max = 10\n";
     let redis = "store.url = 'redis://127.0.0.1:1'\n";
-    let open = format!("{bounds}{redis}{}", stdio_tenants(&["acme"]));
+    let open = format!("{bounds}{redis}{MEMBER}{}", stdio_tenants(&["acme"]));
     let warned = file(&open);
     let (code, stdout, stderr) = run_to_exit(&["check", warned.path().to_str().unwrap()]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));

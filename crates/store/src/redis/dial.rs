@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use redis::ErrorKind;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -86,7 +87,18 @@ impl Dialer {
         if let Some(Value::ServerError(error)) =
             answers.iter().find(|answer| matches!(answer, Value::ServerError(_)))
         {
-            let why = format!("redis at {address} refused to load a script: {}", error.code());
+            let remedy = match error.code() {
+                "NOAUTH" => {
+                    "; it demands a password: write `store.password_file`, or `store.password`"
+                }
+                "NOPERM" => {
+                    "; its user lacks rights: give it those of docs/redis.md, or name another \
+                     `store.user`"
+                }
+                _ => "",
+            };
+            let why =
+                format!("redis at {address} refused to load a script: {}{remedy}", error.code());
             return Err(io::Error::other(why));
         }
         match primary {
@@ -179,7 +191,14 @@ pub(super) fn primary_in(info: &Value) -> Option<PrimaryId> {
 
 /// An error of the library, with the address. It never contains a password.
 pub(super) fn redis_error(address: &Address, error: &redis::RedisError) -> io::Error {
-    io::Error::other(format!("{address}: {error}"))
+    let remedy = match error.kind() {
+        ErrorKind::AuthenticationFailed => {
+            "; Redis refuses the login: check `store.user` and `store.password_file`, or the login \
+             in `store.url`"
+        }
+        _ => "",
+    };
+    io::Error::other(format!("{address}: {error}{remedy}"))
 }
 
 pub(super) fn timeout_error(address: &Address) -> io::Error {

@@ -1,0 +1,147 @@
+//! `roundhouse check --start`: starts the server of each tenant once, as a session would, lists its
+//! tools, and stops it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backends::{Backend, Link, LinkEvent, LinkSender};
+use protocol::{Message, Method, Notification, Request, RequestId, Response, Revision, SessionId};
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::plan::Plan;
+
+/// Most pages of tools that are read of a server.
+const PAGES_MAX: usize = 100;
+
+/// The result for all tenants.
+pub(crate) struct Started {
+    /// A line for each tenant.
+    pub(crate) text: String,
+    pub(crate) failed: usize,
+}
+
+/// Starts the servers one after another: several at once would slow each other down. Each start may
+/// take as long as that of a session (`sessions.start_secs`).
+pub(crate) async fn start_each(plan: &Plan) -> Started {
+    let limit = Duration::from_secs(plan.settings.sessions.session.start_secs.max(1));
+    let mut started = Started { text: String::new(), failed: 0 };
+    for tenant in plan.tenants.by_name() {
+        let Some(backend) = plan.backends.of(&tenant.name) else { continue };
+        let begin = Instant::now();
+        let outcome = match timeout(limit, tools(&backend)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                Err(format!("did not answer within {} s (`sessions.start_secs`)", limit.as_secs()))
+            }
+        };
+        let secs = begin.elapsed().as_secs_f64();
+        // Writing into a string cannot fail.
+        let _ = match outcome {
+            Ok(Tools { server, names }) => {
+                let count = names.len();
+                let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+                writeln!(
+                    started.text,
+                    "tenant {}: started in {secs:.1} s ({server}), tools: {count} ({names})",
+                    tenant.name
+                )
+            }
+            Err(why) => {
+                started.failed += 1;
+                writeln!(started.text, "tenant {}: failed after {secs:.1} s: {why}", tenant.name)
+            }
+        };
+    }
+    plan.wait_for_children().await;
+    started
+}
+
+/// The name and version of a server, and its tools.
+struct Tools {
+    server: String,
+    names: Vec<String>,
+}
+
+async fn tools(backend: &Arc<dyn Backend>) -> Result<Tools, String> {
+    let session = SessionId::parse("check").ok_or("no session id")?;
+    let mut opened = Opened { link: backend.open(&session), next_id: 0 };
+    let params = json!({
+        "protocolVersion": Revision::NEWEST_STABLE.as_str(),
+        "capabilities": {},
+        "clientInfo": { "name": "roundhouse check", "version": env!("CARGO_PKG_VERSION") },
+    });
+    let result = opened.call(Method::Initialize, Some(params)).await?;
+    let result: serde_json::Value = serde_json::from_slice(&result).unwrap_or_default();
+    let text = |path| result.pointer(path).and_then(serde_json::Value::as_str).unwrap_or("?");
+    let server = format!("{} {}", text("/serverInfo/name"), text("/serverInfo/version"));
+    opened.send(Message::Notification(Notification::new(Method::Initialized, None)))?;
+    let mut names = Vec::new();
+    if result.pointer("/capabilities/tools").is_none() {
+        return Ok(Tools { server, names });
+    }
+    let mut cursor: Option<String> = None;
+    for _ in 0..PAGES_MAX {
+        let params = cursor.map(|cursor| json!({ "cursor": cursor }));
+        let page = protocol::header_params::tools(&opened.call(Method::ToolsList, params).await?);
+        names.extend(page.tools.into_iter().map(|tool| tool.name));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    Ok(Tools { server, names })
+}
+
+/// A link whose server is asked one request after another.
+struct Opened {
+    link: Link,
+    next_id: i64,
+}
+
+impl Opened {
+    fn sender(&self) -> &LinkSender {
+        &self.link.sender
+    }
+
+    fn send(&self, message: Message) -> Result<(), String> {
+        self.sender().send(message).map_err(|error| error.to_string())
+    }
+
+    /// Sends a request and waits for its response. Requests of the server are refused, and other
+    /// messages ignored.
+    async fn call(
+        &mut self,
+        method: Method,
+        params: Option<serde_json::Value>,
+    ) -> Result<bytes::Bytes, String> {
+        self.next_id += 1;
+        let id = RequestId::from(self.next_id);
+        let name = method.as_str().to_owned();
+        let params = params.map(|params| params.to_string());
+        let request = Request::new(id.clone(), method, params.as_deref().map(str::as_bytes));
+        self.send(Message::Request(request))?;
+        while let Some(event) = self.link.events.next().await {
+            match event {
+                LinkEvent::Message { message: Message::Response(response), .. }
+                    if response.id.as_ref() == Some(&id) =>
+                {
+                    return response.outcome().map_err(|error| {
+                        format!(
+                            "answered `{name}` with the error {}",
+                            String::from_utf8_lossy(&error)
+                        )
+                    });
+                }
+                LinkEvent::Message { message: Message::Request(request), .. } => {
+                    let refused = Response::error(Some(request.id), -32601, "not supported", None);
+                    self.send(Message::Response(refused))?;
+                }
+                LinkEvent::Down { reason } => return Err(reason),
+                LinkEvent::Up | LinkEvent::Message { .. } => {}
+            }
+        }
+        Err("the server ended".into())
+    }
+}

@@ -1,0 +1,152 @@
+//! `roundhouse add`, `roundhouse import` and `roundhouse check --start`.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::{file, run_to_exit};
+
+/// A server of MCP in a shell: answers `initialize`, and lists a tool on two pages.
+const SERVER: &str = r#"while read -r line; do
+id=${line#*\"id\":}; id=${id%%[,\}]*}
+case $line in
+*'"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"shell","version":"3"}}}';;
+*'"next"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"tools":[{"name":"second","inputSchema":{"type":"object"}}]}}';;
+*'"tools/list"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"tools":[{"name":"first","inputSchema":{"type":"object"}}],"nextCursor":"next"}}';;
+esac
+done"#;
+
+const COMMENTED: &str = "# The file of the operator.\n[front]\nlisten = \"127.0.0.1:0\" # any port\n\n\
+                         [tenants.old]\nauth = \"open\"\n[tenants.old.backends.x]\nkind = \"stdio\"\n\
+                         command = \"cat\"";
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn add_appends_a_tenant_and_keeps_every_comment() {
+    let file = file(COMMENTED);
+    std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o640)).unwrap();
+    let path = file.path().to_str().unwrap();
+    let args = ["add", "new", "--into", path, "--env", "LOG=info", "--", "sh", "-c", "exit"];
+    let (code, stdout, stderr) = run_to_exit(&args);
+    assert_eq!((code, &*stderr), (Some(0), ""));
+    assert_eq!(stdout, format!("added tenant new to {path}\n"));
+    let added = "\n\n[tenants.new]\nauth = \"open\"  # every client that can reach the endpoint may use \
+                 it\n\n[tenants.new.backends.main]\nkind = \"stdio\"\ncommand = \"sh\"\n\
+                 args = [\"-c\", \"exit\"]\nenv = { LOG = \"info\" }\n";
+    assert_eq!(read(file.path()), format!("{COMMENTED}{added}"));
+    let mode = std::fs::metadata(file.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    assert_eq!(run_to_exit(&["check", path]).0, Some(0));
+
+    let (code, _, stderr) = run_to_exit(&args);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        stderr,
+        format!(
+            "roundhouse: {path} has the tenant `new` already; nothing was written: remove the tenant \
+             from the file, or give the new one another name\n"
+        )
+    );
+    assert_eq!(read(file.path()), format!("{COMMENTED}{added}"));
+}
+
+#[test]
+fn add_creates_a_file_that_only_its_owner_may_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new.toml");
+    let args = ["add", "a", "--into", path.to_str().unwrap(), "--", "cat"];
+    let (code, _, stderr) = run_to_exit(&args);
+    assert_eq!(code, Some(0), "{stderr}");
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(read(&path).starts_with("[tenants.a]\n"));
+    assert_eq!(folder.path().read_dir().unwrap().count(), 1);
+}
+
+#[test]
+fn a_result_that_would_not_be_valid_is_not_written() {
+    for (before, name, wanted) in [
+        (COMMENTED, "New", "the name of tenant `New` has 'N' in it"),
+        ("front.lisen = 3\n", "new", "unknown key `front.lisen`"),
+        ("[front\n", "new", "TOML syntax error"),
+        ("tenants = {}\n", "new", "TOML syntax error"),
+    ] {
+        let file = file(before);
+        let path = file.path().to_str().unwrap();
+        let (code, stdout, stderr) = run_to_exit(&["add", name, "--into", path, "--", "cat"]);
+        assert_eq!((code, &*stdout), (Some(1), ""));
+        assert!(stderr.contains("would not be valid with the new tenants; nothing was written"));
+        assert!(stderr.contains(wanted), "{stderr}");
+        assert_eq!(read(file.path()), before);
+    }
+}
+
+#[test]
+fn import_takes_the_servers_of_a_client_and_says_which_it_leaves_out() {
+    let client = file(
+        r#"{"mcpServers": {
+            "Files": {"command": "cat", "args": ["-u"], "env": {"API_KEY": "hunter2"}},
+            "web": {"type": "http", "url": "https://a.example/mcp"},
+            "input": {"command": "cat", "env": {"TOKEN": "${input:token}"}}}}"#,
+    );
+    let client = client.path().to_str().unwrap();
+    let (code, stdout, stderr) = run_to_exit(&["import", client]);
+    assert_eq!(code, Some(0), "{stderr}");
+    for wanted in ["[tenants.files]\n", "env = { API_KEY = \"hunter2\" }", "[tenants.input]\n"] {
+        assert!(stdout.contains(wanted), "{stdout}");
+    }
+    for wanted in [
+        "note: `web` is left out: it is reached over HTTP",
+        "note: `Files` is named `files`",
+        "holds what looks like a secret (API_KEY)",
+        "`tenants.input.backends.main.env.TOKEN` has a part such as ${NAME}",
+    ] {
+        assert!(stderr.contains(wanted), "{wanted}: {stderr}");
+    }
+    assert!(!stderr.contains("hunter2"), "{stderr}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("roundhouse.toml");
+    let into_path = into.to_str().unwrap();
+    let (code, again, stderr) = run_to_exit(&["import", client, "--into", into_path]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(again, format!("added tenants files, input to {into_path}\n"));
+    assert_eq!(read(&into), stdout);
+    let (code, _, stderr) = run_to_exit(&["import", client, "--into", into_path]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("has the tenant `files`, `input` already; nothing was"), "{stderr}");
+    assert_eq!(read(&into), stdout);
+}
+
+#[test]
+fn check_starts_each_server_and_lists_its_tools() {
+    let tenant = |name: &str, script: &str| {
+        format!(
+            "[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\nkind = 'stdio'\n\
+             command = 'sh'\nargs = ['-c', '''{script}''']\n"
+        )
+    };
+    let good = file(&tenant("good", SERVER));
+    let (code, stdout, stderr) = run_to_exit(&["check", "--start", good.path().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let line = stdout.lines().find(|line| line.starts_with("tenant good: started")).expect("line");
+    assert!(line.ends_with("s (shell 3), tools: 2 (first, second)"), "{line}");
+
+    let all = tenant("bad", "echo API_KEY is missing >&2; exit 3")
+        + &tenant("good", SERVER)
+        + &tenant("mute", "exec cat >/dev/null");
+    let all = file(&format!("node.sandbox = 'none'\nsessions.start_secs = 1\n{all}"));
+    let (code, stdout, stderr) = run_to_exit(&["check", "--start", all.path().to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{stdout}{stderr}");
+    let line = |start: &str| stdout.lines().find(|line| line.starts_with(start)).expect(start);
+    assert!(line("tenant bad: failed").contains("the server exited with status 3"), "{stdout}");
+    assert!(line("tenant mute: failed").contains("did not answer within 1 s"), "{stdout}");
+    assert!(line("tenant good: started").ends_with("tools: 2 (first, second)"), "{stdout}");
+    assert!(stderr.contains("API_KEY is missing"), "{stderr}");
+    assert!(
+        stderr.ends_with("servers that did not start: 2; the lines above say why\n"),
+        "{stderr}"
+    );
+}
