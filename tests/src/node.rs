@@ -117,7 +117,10 @@ impl Node {
         if !setup.command.is_empty() {
             command.arg("--").args(&setup.command);
         }
-        command.env("PATH", tools::path()).env("RUST_LOG", "info").envs(setup.env.iter().cloned());
+        command.env("PATH", tools::path()).env("RUST_LOG", "info");
+        // Not in the home directory of the developer.
+        command.env("ROUNDHOUSE__NODE__STATE_DIR", folder.path().join("state"));
+        command.envs(setup.env.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("roundhouse does not start")?;
         let lines = Arc::new(Mutex::new(VecDeque::new()));

@@ -178,8 +178,14 @@ async fn check_refused_start(node: &Node) -> Result<()> {
 // holds: SEC-19
 #[tokio::test]
 async fn errors_tell_nothing_of_the_insides() -> Result<()> {
-    let node =
-        Node::start(&Setup::hosting(["no-such-program-anywhere"]).with("sessions.start_secs", 2))?;
+    // A command after `--` is its user's own, who is told.
+    let node = Node::start(&Setup::config(
+        "[tenants.demo]
+         auth = 'open'
+         [tenants.demo.backends.main]
+         kind = 'stdio'
+         command = 'no-such-program-anywhere'",
+    ))?;
     let client = Client::new(node.demo(), NEWEST);
     let params = json!({"protocolVersion": NEWEST, "capabilities": {}, "clientInfo": {"name": "s", "version": "1"}});
     let word = final_response(client.send(client.message("initialize", params)).await?).await?;

@@ -14,4 +14,8 @@ pub struct Care {
     /// How long a session's server may be idle before it is stopped, in seconds; the next request
     /// starts it again. `None`: it runs as long as the session is in memory.
     pub idle_stop_secs: Option<u64>,
+    /// How long the handshake with the server may take, in seconds, if another time than
+    /// `sessions.start_secs`; set by the program that reads the settings of the server.
+    #[serde(skip)]
+    pub start_secs: Option<u64>,
 }

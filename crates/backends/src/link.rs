@@ -22,6 +22,17 @@ pub trait Backend: Send + Sync + 'static {
     /// fails: the link reports errors. Once both halves are dropped, also before the
     /// link is up, nothing that the link started is left.
     fn open(&self, session: &SessionId) -> Link;
+
+    /// As [`Self::open`], for a session of the client that this digest identifies. A server whose
+    /// start outlives the session may be given to a later session of the same client.
+    fn open_for(&self, session: &SessionId, principal: &[u8; 32]) -> Link {
+        let _ = principal;
+        self.open(session)
+    }
+
+    /// Starts servers in advance, if the backend is to. Called once, when the node starts, from
+    /// within a tokio runtime.
+    fn start_in_advance(&self) {}
 }
 
 /// The backends of the node, by tenant. They can change while the node runs. Cheap to clone.
@@ -39,6 +50,15 @@ impl Backends {
         // The former ones are dropped after the lock.
         let mut table = backends.into_iter().collect();
         std::mem::swap(&mut table, &mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Starts servers in advance, where the settings say so.
+    pub fn start_in_advance(&self) {
+        // Started after the lock.
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = table.values().cloned().collect();
+        drop(table);
+        all.iter().for_each(|backend| backend.start_in_advance());
     }
 
     /// Returns the backend of the tenant.
@@ -109,6 +129,9 @@ pub enum LinkEvent {
         /// The client's request to which it belongs, if the link knows it.
         about: Option<RequestId>,
     },
+    /// Another session needs a server, and the tenant has as many as it may: the session should close
+    /// the link if the server has been idle for long. May come at any time after `Up`.
+    RoomWanted,
     /// The server has ended or could not be started. The reason is sent to clients.
     Down {
         /// Contains no secret, no path and no payload.

@@ -15,6 +15,14 @@ pub(crate) static STARTS: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter("roundhouse_child_starts_total", "Stdio servers that were started.")
 });
 
+/// Child processes that a session got which had not caused their start.
+pub(crate) static HANDED_OVER: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_child_handovers_total",
+        "Stdio servers that were started in advance or for an earlier session, and given to a session.",
+    )
+});
+
 /// Child processes that ended, and failed starts; `cause` is one of [`ExitCause`].
 pub(crate) static EXITS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
@@ -64,7 +72,9 @@ pub(crate) static NATIVE_PANICS: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Registers every metric with the value zero, so that a rate includes the first event.
 pub(crate) fn register_all() {
-    for counter in [&STARTS, &JUNK_LINES, &STDERR_DROPPED, &ORPHANS_KILLED, &NATIVE_PANICS] {
+    for counter in
+        [&STARTS, &HANDED_OVER, &JUNK_LINES, &STDERR_DROPPED, &ORPHANS_KILLED, &NATIVE_PANICS]
+    {
         LazyLock::force(counter);
     }
     LazyLock::force(&CHILDREN);
@@ -88,11 +98,20 @@ pub(crate) enum ExitCause {
     Killed,
     /// It exceeded a bound or closed its pipes.
     Broke,
+    /// It did not answer its first request in time.
+    StartTimedOut,
 }
 
 impl ExitCause {
-    const ALL: [Self; 6] =
-        [Self::NotStarted, Self::Exited, Self::Closed, Self::Terminated, Self::Killed, Self::Broke];
+    const ALL: [Self; 7] = [
+        Self::NotStarted,
+        Self::Exited,
+        Self::Closed,
+        Self::Terminated,
+        Self::Killed,
+        Self::Broke,
+        Self::StartTimedOut,
+    ];
 
     fn label(self) -> &'static str {
         match self {
@@ -102,6 +121,7 @@ impl ExitCause {
             Self::Terminated => "terminated",
             Self::Killed => "killed",
             Self::Broke => "broke",
+            Self::StartTimedOut => "start_timed_out",
         }
     }
 

@@ -70,6 +70,9 @@ pub enum Event {
         /// The message.
         message: Message,
     },
+    /// Another session needs a server, and the tenant has as many as it may: the link is closed if
+    /// the server has been idle for `idle_server_secs`.
+    ServerRoomWanted,
     /// The link is closed; requests in flight on it get no response.
     LinkDown {
         /// The reason, as a text for the client: no secret, no path, no payload.

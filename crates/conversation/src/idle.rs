@@ -30,6 +30,8 @@ impl IdleTimes<'_> {
         let limits = &self.setup.limits;
         let secs = if self.handshake.awaits_initialized() {
             limits.handshake_secs.min(limits.idle_secs)
+        } else if self.lifecycle.has_left_stream() && limits.vanished_secs > 0 {
+            limits.vanished_secs.min(limits.idle_secs)
         } else {
             limits.idle_secs
         };
@@ -58,14 +60,24 @@ impl IdleTimes<'_> {
     /// When the idle link is closed. It is not idle while the client has subscriptions and
     /// listens to a stream.
     pub(crate) fn link_idles_at(&self) -> Option<Millis> {
-        let secs = u64::from(self.setup.idle_stop_secs?);
+        self.link_idle_for(self.setup.idle_stop_secs?.into())
+    }
+
+    /// When the link has been idle for so long that it is closed if another session needs a server.
+    pub(crate) fn link_makes_room_at(&self) -> Option<Millis> {
+        let secs = Some(self.setup.limits.idle_server_secs).filter(|secs| *secs > 0)?;
+        self.link_idle_for(secs)
+    }
+
+    /// When the link will have been idle for this time, if nothing happens.
+    fn link_idle_for(&self, secs: u64) -> Option<Millis> {
         let listens = !self.persisted.subscriptions().is_empty() && self.streams.has_listeners();
         let is_quiet = !self.posts.has_exchanges()
             && !self.server_requests.has_any_of_server()
             && !self.mirroring.is_reading();
         let idles = is_quiet && !listens && self.handshake.is_live() && self.setup.duplex.is_none();
         let since = self.link.idle_since(self.posts.used_at()).filter(|_| idles)?;
-        Some(since.plus(secs * 1_000))
+        Some(since.plus(secs.saturating_mul(1_000)))
     }
 
     /// Is no request in flight, and does no connection listen?

@@ -20,6 +20,8 @@ const DELETES_MAX: usize = 64;
 pub(crate) struct Lifecycle {
     /// When the client was last active.
     touched: Millis,
+    /// Has the client closed its last standalone stream, and done nothing since?
+    has_left_stream: bool,
     /// Why the session leaves, or has left, its owner.
     leaving: Option<Leaving>,
     /// Does the session's tenant keep as many bytes as it may?
@@ -61,6 +63,7 @@ impl Lifecycle {
     pub(crate) fn new(now: Millis) -> Self {
         Self {
             touched: now,
+            has_left_stream: false,
             leaving: None,
             is_budget_exhausted: false,
             end: EndState::Pending(ThinVec::new()),
@@ -70,6 +73,17 @@ impl Lifecycle {
     /// The client was active.
     pub(crate) fn note_activity(&mut self, now: Millis) {
         self.touched = now;
+        self.has_left_stream = false;
+    }
+
+    /// The connection of the client's last standalone stream is closed.
+    pub(crate) fn note_stream_left(&mut self) {
+        self.has_left_stream = true;
+    }
+
+    /// Has the client closed its last standalone stream, and done nothing since?
+    pub(crate) fn has_left_stream(&self) -> bool {
+        self.has_left_stream
     }
 
     /// When the client was last active.

@@ -28,6 +28,13 @@ pub struct Limits {
     pub ask_secs: u64,
     /// How long a session may be without stream, exchange or message, in seconds. Then it ends.
     pub idle_secs: u64,
+    /// How long a session may be without stream, exchange or message after its client closed its last
+    /// standalone stream, in seconds. Then it ends: clients that are alive open the stream again
+    /// within seconds. 0: `idle_secs` applies.
+    pub vanished_secs: u64,
+    /// How long the server must have got no request to be stopped when another session needs a server
+    /// and the tenant has as many as it may, in seconds. 0 for never.
+    pub idle_server_secs: u64,
     /// After how long without stream, exchange or message a session leaves memory, in seconds;
     /// the next request restores it. 0 for never. Only if its link may be closed.
     pub sleep_after_secs: u64,
@@ -105,6 +112,8 @@ impl Default for Limits {
             request_max_secs: 3_600,
             ask_secs: 600,
             idle_secs: 1_800,
+            vanished_secs: 600,
+            idle_server_secs: 300,
             sleep_after_secs: 0,
             handshake_secs: 60,
             ping_secs: 0,

@@ -267,6 +267,14 @@ impl Parts {
         }
     }
 
+    /// Another session of the tenant needs a server.
+    pub(crate) fn on_server_room_wanted(&mut self, context: &mut StepContext<'_>) {
+        let makes_room_at = self.idle_times(context.setup).link_makes_room_at();
+        if makes_room_at.is_some_and(|at| at <= context.now) {
+            self.link.close_link(context);
+        }
+    }
+
     /// The bytes of messages and parameters that the parts keep.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.handshake.bytes()
@@ -355,8 +363,12 @@ impl Parts {
         }
         self.barrier.disconnect(sink);
         self.posts.disconnect(sink);
+        let has_listened = self.streams.newest_standalone().is_some();
         if self.streams.disconnect(sink) {
             self.lifecycle.note_activity(context.now);
+            if has_listened && self.streams.newest_standalone().is_none() {
+                self.lifecycle.note_stream_left();
+            }
             self.streams.close_deserted(context);
         }
     }

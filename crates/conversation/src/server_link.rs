@@ -149,7 +149,7 @@ impl ServerLink {
         if let State::Down { again_at } = self.state
             && again_at <= context.now
         {
-            self.state = State::Opening { until: context.in_secs(context.limits().start_secs) };
+            self.state = State::Opening { until: context.in_secs(context.setup.start_secs.into()) };
             context.effects.push(Effect::OpenLink);
         }
     }

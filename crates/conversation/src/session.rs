@@ -90,6 +90,7 @@ impl Session {
                 parts.on_server_message(context, message, about.as_ref())
             }
             Event::Unsent { message } => parts.on_unsent(context, message),
+            Event::ServerRoomWanted => parts.on_server_room_wanted(context),
             Event::LinkDown { reason } => parts.on_link_down(context, &reason),
             Event::Appended { .. } if mutant!("append_wakes_nobody") => {}
             Event::Appended { through } => parts.on_appended(context, through),

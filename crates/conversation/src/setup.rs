@@ -17,6 +17,9 @@ pub struct SessionSetup {
     pub seed: u64,
     /// Which tool calls may be run again when it is not known whether they were run before.
     pub rerun: Rerun,
+    /// How long the handshake with the server may take, its start included, in seconds, if another
+    /// time than the limits have.
+    pub start_secs: Option<u64>,
     /// After how long without a request the link to the server is closed, in seconds; `None` to
     /// keep it. A session whose link is kept does not sleep.
     pub idle_stop_secs: Option<u64>,
@@ -42,15 +45,18 @@ pub enum Rerun {
 pub(crate) struct Setup {
     pub(crate) limits: Arc<Limits>,
     pub(crate) rerun: Rerun,
-    /// 32 bits are 136 years, and each session has one.
+    /// 32 bits are 136 years, and each session has these.
+    pub(crate) start_secs: u32,
     pub(crate) idle_stop_secs: Option<u32>,
     pub(crate) duplex: Option<SinkId>,
 }
 
 impl From<SessionSetup> for Setup {
     fn from(setup: SessionSetup) -> Self {
-        let SessionSetup { limits, rerun, idle_stop_secs, duplex, .. } = setup;
+        let SessionSetup { limits, rerun, start_secs, idle_stop_secs, duplex, .. } = setup;
         let in_32_bits = |secs: u64| u32::try_from(secs).unwrap_or(u32::MAX);
-        Self { limits, rerun, idle_stop_secs: idle_stop_secs.map(in_32_bits), duplex }
+        let start_secs = in_32_bits(start_secs.unwrap_or(limits.start_secs));
+        let idle_stop_secs = idle_stop_secs.map(in_32_bits);
+        Self { limits, rerun, start_secs, idle_stop_secs, duplex }
     }
 }

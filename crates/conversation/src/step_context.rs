@@ -84,8 +84,9 @@ pub(crate) fn step_of_part(
     now: Millis,
     step: impl FnOnce(&mut StepContext<'_>),
 ) -> Vec<Effect> {
+    let start_secs = u32::try_from(limits.start_secs).unwrap_or(u32::MAX);
     let (limits, rerun) = (limits.into(), crate::Rerun::Annotated);
-    let setup = Setup { limits, rerun, idle_stop_secs: None, duplex: None };
+    let setup = Setup { limits, rerun, start_secs, idle_stop_secs: None, duplex: None };
     let mut effects = Vec::new();
     step(&mut StepContext { now, setup: &setup, effects: &mut effects });
     effects

@@ -202,10 +202,49 @@ fn an_idle_session_ends_and_one_that_listens_does_not() {
     world.wait(4_000_000);
     assert_eq!(world.over, None);
     world.hang_up(sink);
+    // The client is alive after this, with or without a stream.
+    let post = world.post(r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#);
+    world.hang_up(post);
     world.wait(1_799_000);
     assert_eq!(world.over, None);
     world.wait(1_000);
     assert_eq!(world.over, Some(Cause::Idle));
+}
+
+#[test]
+fn a_session_whose_client_closed_its_stream_and_did_nothing_more_ends_sooner() {
+    let mut world = live();
+    let (one, other) = (world.listen(None), world.listen(None));
+    world.hang_up(one);
+    world.wait(1_000_000);
+    assert_eq!(world.over, None, "it has another stream");
+    world.hang_up(other);
+    world.wait(599_000);
+    assert_eq!(world.over, None);
+    let again = world.listen(None);
+    world.wait(1_000_000);
+    assert_eq!(world.over, None, "it has opened the stream again");
+    world.hang_up(again);
+    world.wait(600_000);
+    assert_eq!(world.over, Some(Cause::Idle));
+}
+
+#[test]
+fn a_session_makes_room_for_another_only_if_its_server_was_idle_for_long() {
+    let mut world = live();
+    world.call(1);
+    world.wait(100_000);
+    world.step(Event::ServerRoomWanted);
+    assert!(world.link_open, "a request is in flight");
+    world.answer(1, "done");
+    world.wait(299_000);
+    world.step(Event::ServerRoomWanted);
+    assert!(world.link_open, "it was idle for less than the limit");
+    world.wait(1_000);
+    world.step(Event::ServerRoomWanted);
+    assert!(!world.link_open);
+    world.call(2);
+    assert!(world.link_open, "the next request starts it again");
 }
 
 #[test]

@@ -471,6 +471,7 @@ fn what_another_version_wrote_is_unreadable_and_never_a_panic() {
             seed: 1,
             duplex: None,
             rerun: Rerun::default(),
+            start_secs: None,
             idle_stop_secs: None,
         };
         Session::restore(setup, saved, world.now, &mut Vec::new()).is_ok()

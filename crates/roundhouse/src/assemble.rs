@@ -20,8 +20,8 @@ use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
 use crate::reload::Reload;
-use crate::settings::Problems;
-use crate::{Error, metrics, sandbox, watch};
+use crate::settings::{BackendSettings, Problems, TenantSettings};
+use crate::{Error, homes, metrics, sandbox, watch};
 
 /// How long responses may still be written after their sessions have ended.
 const END_GRACE: Duration = Duration::from_secs(2);
@@ -29,6 +29,9 @@ const END_GRACE: Duration = Duration::from_secs(2);
 /// How long to wait for child processes. Each is killed within its own grace period, so this
 /// covers processes that the system does not end; their guards go on after this process.
 const CHILDREN: Duration = Duration::from_secs(15);
+
+/// How much longer than a server's start its session waits, in seconds.
+const START_MARGIN_SECS: u64 = 2;
 
 /// The interval at which the store removes what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -56,7 +59,24 @@ impl Plan {
     /// The settings for each tenant's server.
     pub(crate) fn cares(&self) -> HashMap<Arc<str>, Care> {
         let tenants = self.settings.tenants.iter();
-        tenants.map(|(name, tenant)| (name.as_str().into(), tenant.care)).collect()
+        tenants.map(|(name, tenant)| (name.as_str().into(), self.care(tenant))).collect()
+    }
+
+    /// How the tenant's sessions supervise their servers.
+    fn care(&self, tenant: &TenantSettings) -> Care {
+        let mut care = tenant.care;
+        for backend in tenant.backends.values() {
+            let BackendSettings::Stdio(stdio) = backend else { continue };
+            let start_secs = stdio.program.start_secs;
+            let start_secs = start_secs.unwrap_or(self.settings.sessions.session.start_secs);
+            // The server's own limit comes first: it reports the cause with the server's last lines.
+            care.start_secs = Some(start_secs.saturating_add(START_MARGIN_SECS));
+            let idle_secs = self.settings.sessions.session.idle_server_secs;
+            if stdio.stateless && idle_secs > 0 {
+                care.idle_stop_secs = care.idle_stop_secs.or(Some(idle_secs));
+            }
+        }
+        care
     }
 
     fn tenant_sessions_max(&self) -> HashMap<Arc<str>, usize> {
@@ -99,8 +119,10 @@ impl Plan {
         Reporting { access_log, node, labels: self.tenant_labels.clone() }
     }
 
-    /// Waits until no child process is left, or until the time limit.
+    /// Ends the child processes that no session has, and waits until none is left, or until the time
+    /// limit.
     pub(crate) async fn wait_for_children(&self) {
+        self.children.close();
         if tokio::time::timeout(CHILDREN, self.children.stopped()).await.is_err() {
             tracing::warn!(
                 left = self.children.count(),
@@ -111,7 +133,7 @@ impl Plan {
 
     /// Prepares the directory of the servers' cgroups, for a node that starts. A plan alone changes
     /// nothing of the machine: `check` makes one as well.
-    pub(crate) fn prepare_cgroups(&self) -> Result<(), Problems> {
+    fn prepare_cgroups(&self) -> Result<(), Problems> {
         let folder = &self.settings.node.cgroup;
         if folder.as_os_str().is_empty() || !self.protections.grants(Protection::Cgroup) {
             return Ok(());
@@ -120,8 +142,11 @@ impl Plan {
             .map_err(|reason| Problems::one(sandbox::unusable_cgroup(&reason)))
     }
 
-    /// Logs what separates stdio servers, and what an operator should change.
-    pub(crate) fn report_protections(&self) {
+    /// Prepares the machine for the tenants' servers, and logs what separates them and what an operator
+    /// should change.
+    pub(crate) fn prepare_servers(&self) -> Result<(), Problems> {
+        self.prepare_cgroups()?;
+        homes::create(&self.homes)?;
         self.protections.show();
         let (granted, refused) = (self.protections.granted(), self.protections.refused());
         if sandbox::stdio_backends(&self.settings).next().is_some() {
@@ -130,6 +155,10 @@ impl Plan {
         for warning in self.findings.findings() {
             tracing::warn!("{}", warning.without_severity());
         }
+        for remark in &self.remarks {
+            tracing::warn!("{remark}");
+        }
+        Ok(())
     }
 
     /// How long requests in flight may take after a stop was requested.
@@ -144,7 +173,7 @@ impl Plan {
         started: impl FnOnce(&front::Running),
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
-        self.prepare_cgroups()?;
+        self.prepare_servers()?;
         let readiness = Readiness::waiting_for("starting");
         // Probes are answered from now on: a node that waits for its store is alive and not ready.
         let operators = Operators::serve(&self.settings.admin, readiness.clone())?;
@@ -187,7 +216,7 @@ impl Plan {
             }
         };
         metrics::show();
-        self.report_protections();
+        self.backends.start_in_advance();
         let watching = actix_rt::spawn(watch::store(
             Arc::clone(&self.store),
             readiness.clone(),

@@ -69,6 +69,7 @@ fn tenant(backend: &str, settings: &serde_json::Value) -> serde_json::Value {
 fn inherit_environment(settings: &mut Settings) {
     let demo = settings.tenants.get_mut(NAME).and_then(|demo| demo.backends.get_mut("command"));
     if let Some(BackendSettings::Stdio(stdio)) = demo {
+        stdio.program.explain.get_or_insert(true);
         for (name, value) in Environment::inherited() {
             stdio.program.env.entry(name).or_insert(value);
         }
@@ -110,6 +111,7 @@ mod tests {
         assert_eq!((stdio.program.command.as_str(), stdio.program.args.len()), ("npx", 3));
         assert!(stdio.program.env.contains_key("PATH"));
         assert_eq!(settings.log.access, telemetry::Access::All);
+        assert_eq!(stdio.program.explain, Some(true), "its user sees why it does not start");
     }
 
     #[test]

@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use backends::sandbox::{Protections, Sandbox};
-use backends::stdio::{Children, StdioBackend, StdioSettings};
+use backends::stdio::{Children, RunAs, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
 use store::Store;
 use telemetry::TenantLabels;
 use tenants::{Tenant, Tenants};
 
+use crate::homes::{Home, StateDir};
+use crate::node_variables::NodeVariables;
 use crate::records::Records;
 use crate::reload::Reloading;
 use crate::sandbox::Machine;
@@ -65,6 +67,11 @@ pub(crate) struct Plan {
     pub(crate) protections: Protections,
     /// What an operator should change, though the node starts without it.
     pub(crate) findings: Problems,
+    /// What depends on the environment of this process, and which the node warns of when it starts.
+    /// A check in another environment would find something else.
+    pub(crate) remarks: Vec<String>,
+    /// The home directories that the servers need.
+    pub(crate) homes: Vec<Home>,
     pub(crate) budgets: Budgets,
     /// The tenants with metrics of their own.
     pub(crate) tenant_labels: TenantLabels,
@@ -97,15 +104,18 @@ impl Plan {
             files::warning_of_open_key(key, path).into_iter().for_each(|text| problems.warn(text));
         }
         let unusable = programs::unusable(&settings, &problems);
+        let variables = NodeVariables::of_process();
         let (children, budgets, store) = match base {
             Base::Start { store } => {
-                let settings = &settings;
-                let variables = std::env::vars_os();
-                let children = Children::new(settings.node.children.clone(), guard, variables);
-                (children, Budgets::of(settings), store)
+                let limits = settings.node.children.clone();
+                let children = Children::new(limits, guard, variables.all());
+                (children, Budgets::of(&settings), store)
             }
             Base::Running(Shared { children, budgets, store }) => (children, budgets, Some(store)),
         };
+        let state_dir = StateDir::choose(&settings.node.state_dir, &variables);
+        problems.ok_or_add(state_dir.check());
+        let mut homes = Vec::new();
         let default_sandbox = settings.node.sandbox;
         let kinds = Kinds {
             natives,
@@ -113,6 +123,10 @@ impl Plan {
             machine: &machine,
             default_sandbox,
             budgets: &budgets,
+            variables: &variables,
+            pass_env: &settings.node.pass_env,
+            start_secs: settings.sessions.session.start_secs,
+            state_dir: &state_dir,
         };
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
@@ -124,8 +138,8 @@ impl Plan {
                     all.iter().for_each(|wrong| problems.add_in(&at, wrong.to_string()));
                 }
             }
-            let backend =
-                problems.ok_or_add(only_backend(name, written, mounted.get(name), &kinds));
+            let backend = only_backend(name, written, mounted.get(name), &kinds, &mut homes);
+            let backend = problems.ok_or_add(backend);
             backends.extend(backend.map(|backend| (Arc::from(name.as_str()), backend)));
         }
         if settings.tenants.is_empty() {
@@ -172,6 +186,7 @@ impl Plan {
         let (tenants, backends) = (Tenants::new(tenants), Backends::new(backends));
         let names = tenants.by_name().into_iter().map(|tenant| Arc::clone(&tenant.name));
         let tenant_labels = TenantLabels::new(names, settings.node.tenant_metrics_max);
+        let remarks = remarks(&settings, &variables, &state_dir, &homes);
         Ok(Self {
             settings,
             cluster,
@@ -180,6 +195,8 @@ impl Plan {
             children,
             protections: machine.for_all(),
             findings: found,
+            remarks,
+            homes,
             budgets,
             tenant_labels,
             store: records.store,
@@ -196,6 +213,12 @@ struct Kinds<'a> {
     machine: &'a Machine,
     default_sandbox: Sandbox,
     budgets: &'a Budgets,
+    variables: &'a NodeVariables,
+    /// `node.pass_env`.
+    pass_env: &'a [String],
+    /// `sessions.start_secs`.
+    start_secs: u64,
+    state_dir: &'a StateDir,
 }
 
 impl Kinds<'_> {
@@ -204,6 +227,7 @@ impl Kinds<'_> {
         tenant: &str,
         name: &str,
         settings: &BackendSettings,
+        homes: &mut Vec<Home>,
     ) -> Result<Arc<dyn Backend>, String> {
         let at = format!("tenants.{tenant}.backends.{name}");
         match settings {
@@ -211,11 +235,16 @@ impl Kinds<'_> {
                 Err(format!("`{at}` has an empty `command`; write the program to run"))
             }
             BackendSettings::Stdio(stdio) => {
-                let (backend, program) = (format!("{tenant}/{name}"), stdio.read(&at)?);
+                let program = stdio.read(&at, self.variables, self.pass_env)?;
+                let backend = format!("{tenant}/{name}");
                 let sandbox = program.sandbox.or(Some(self.default_sandbox));
                 let run_as =
                     users::resolve(&program.user).map_err(|problem| format!("`{at}` {problem}"))?;
-                let program = StdioSettings { sandbox, run_as, ..program };
+                let home = self.home(tenant, &program, run_as.as_ref());
+                homes.extend(home.clone());
+                let home = home.map(|home| home.path);
+                let start_secs = program.start_secs.or(Some(self.start_secs));
+                let program = StdioSettings { sandbox, run_as, home, start_secs, ..program };
                 let protections = self.machine.protections(&program).clone();
                 let children = self.children.clone();
                 let shares = self.budgets.stdio_shares(tenant);
@@ -229,6 +258,13 @@ impl Kinds<'_> {
         }
     }
 
+    /// The private home of the tenant's servers, unless their settings or their user bring one.
+    fn home(&self, tenant: &str, program: &StdioSettings, user: Option<&RunAs>) -> Option<Home> {
+        let of_user = user.and_then(|user| user.home.as_ref()).filter(|home| home.is_dir());
+        let is_given = program.env.contains_key("HOME") || of_user.is_some();
+        (!is_given).then(|| self.state_dir.home(tenant, user))
+    }
+
     fn native(&self, name: &str) -> Result<Arc<dyn Backend>, String> {
         self.natives.get(name).cloned().ok_or_else(|| {
             let known: Vec<_> = self.natives.keys().map(|name| format!("{name:?}")).collect();
@@ -238,16 +274,42 @@ impl Kinds<'_> {
     }
 }
 
+/// What the environment of this process lacks for the servers.
+fn remarks(
+    settings: &Settings,
+    variables: &NodeVariables,
+    state_dir: &StateDir,
+    homes: &[Home],
+) -> Vec<String> {
+    // A command line that brings its own home brings all variables.
+    if homes.is_empty() {
+        return Vec::new();
+    }
+    let mut remarks = Vec::new();
+    remarks.extend(state_dir.warning.clone());
+    remarks.extend(variables.withheld(&settings.node.pass_env));
+    remarks.extend(variables.not_set("node.pass_env", &settings.node.pass_env));
+    for (tenant, written) in &settings.tenants {
+        for (name, backend) in &written.backends {
+            let BackendSettings::Stdio(stdio) = backend else { continue };
+            let key = format!("tenants.{tenant}.backends.{name}.pass_env");
+            remarks.extend(variables.not_set(&key, &stdio.pass_env));
+        }
+    }
+    remarks
+}
+
 fn only_backend(
     tenant: &str,
     written: &TenantSettings,
     mounted: Option<&Arc<dyn Backend>>,
     kinds: &Kinds<'_>,
+    homes: &mut Vec<Home>,
 ) -> Result<Arc<dyn Backend>, String> {
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
         (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
-        (None, Some((name, backend)), None) => kinds.open(tenant, name, backend),
+        (None, Some((name, backend)), None) => kinds.open(tenant, name, backend, homes),
         (None, None, _) => Err(format!(
             "`tenants.{tenant}.backends` has no backend; write one, as in \
              [tenants.{tenant}.backends.main]"

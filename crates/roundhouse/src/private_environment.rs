@@ -32,6 +32,11 @@ pub(crate) fn is_setting(name: &str) -> bool {
     name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
 }
 
+/// Is a variable with this name for the node only, so that no server gets it?
+pub(crate) fn is_private(name: &str) -> bool {
+    is_setting(name) || name == MARK
+}
+
 /// The settings that were removed from the environment; `None` if none was.
 pub(crate) fn removed() -> Option<&'static [Setting]> {
     SETTINGS.get().map(Vec::as_slice)

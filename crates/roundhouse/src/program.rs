@@ -20,7 +20,7 @@ use crate::settings::{
     self, BackendSettings, Environment, Problems, Reading, Settings, TenantSettings,
 };
 use crate::signals::Signals;
-use crate::{Node, Roundhouse, added_tenants, demo, sandbox, started_servers};
+use crate::{Node, Roundhouse, added_tenants, demo, homes, sandbox, started_servers};
 
 /// Runs the command until it is done or the process is asked to stop.
 pub fn run(command: Command) -> anyhow::Result<()> {
@@ -112,11 +112,11 @@ fn endpoints(node: &Node) -> String {
 
 async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("cannot install signal handlers")?;
-    let reading = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
+    let mut reading = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
+    reading.settings.explain_failed_starts();
     let plan = Roundhouse::from_reading(reading).plan()?;
     telemetry::init(&plan.settings.log)?;
-    plan.prepare_cgroups()?;
-    plan.report_protections();
+    plan.prepare_servers()?;
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
         bail!("there is no tenant `{}`; there is: {}", stdio.tenant, names(&plan.settings));
     };
@@ -149,7 +149,10 @@ fn names(settings: &Settings) -> String {
 }
 
 fn check(check: &Check) -> anyhow::Result<()> {
-    let reading = Settings::examine(None, Some(&check.config), &Environment::of_process());
+    let mut reading = Settings::examine(None, Some(&check.config), &Environment::of_process());
+    if check.start {
+        reading.settings.explain_failed_starts();
+    }
     // Planning needs a runtime. This one never runs, so nothing is connected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
@@ -170,6 +173,7 @@ fn check(check: &Check) -> anyhow::Result<()> {
         bail!("the file is refused because of its warnings (--strict): {}", warnings.len());
     }
     if check.start {
+        homes::create(&plan.homes)?;
         // The log has what the servers write to standard error.
         telemetry::init(&plan.settings.log)?;
         let started = runtime.block_on(started_servers::start_each(&plan));

@@ -18,6 +18,7 @@ use tenants::Tenant;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::homes;
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
 use crate::plan::{Base, Named, Plan, Shared};
 use crate::settings::{BackendSettings, Problems, Reading, Settings, TenantSettings};
@@ -209,6 +210,7 @@ impl Reload {
         warn_of_other_changes(&self.settings, &new);
         let settings = Settings { tenants: new.tenants, ..self.settings.clone() };
         let plan = self.plan(settings.clone(), problems).await?;
+        homes::create(&plan.homes)?;
         let is_rotated = |file: &Path| former.get(file) != self.digests.get(file);
         let changes = Changes::between(&self.settings.tenants, &settings.tenants, is_rotated);
 
@@ -237,6 +239,7 @@ impl Reload {
         // The backends first: a tenant that clients can find has its backend.
         self.backends.replace(planned.into_iter().chain(left));
         self.show_tenants(plan.tenants.by_name().iter().map(|t| Tenant::clone(t)), leaving);
+        self.backends.start_in_advance();
         changes.log();
         self.settings = settings;
         Ok(removed)

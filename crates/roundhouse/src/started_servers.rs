@@ -139,7 +139,7 @@ impl Opened {
                     self.send(Message::Response(refused))?;
                 }
                 LinkEvent::Down { reason } => return Err(reason),
-                LinkEvent::Up | LinkEvent::Message { .. } => {}
+                LinkEvent::Up | LinkEvent::Message { .. } | LinkEvent::RoomWanted => {}
             }
         }
         Err("the server ended".into())

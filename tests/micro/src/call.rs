@@ -45,6 +45,7 @@ impl Calls {
             owner_tag: OwnerTag(0x00c0_ffee),
             seed: 1,
             rerun: Rerun::Annotated,
+            start_secs: None,
             idle_stop_secs: None,
             duplex: None,
         };

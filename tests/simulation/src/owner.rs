@@ -135,6 +135,7 @@ impl World {
             seed: self.random(),
             duplex: None,
             rerun: Rerun::default(),
+            start_secs: None,
             idle_stop_secs: None,
         }
     }

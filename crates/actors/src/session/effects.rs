@@ -120,7 +120,8 @@ impl SessionActor {
         }
         match &self.backend {
             Some(backend) => {
-                let link = backend.open(&self.handle.session);
+                let principal = self.handle.principal().digest();
+                let link = backend.open_for(&self.handle.session, &principal);
                 link.charge_to(&self.handle.share);
                 self.link = LinkState::Up(link);
             }

@@ -109,6 +109,11 @@ impl SessionHandle {
         }
     }
 
+    /// The principal that the session belongs to.
+    pub(crate) fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
     /// Whether this principal of a tenant may use the session.
     pub(crate) fn admits(&self, tenant: &str, principal: &Principal) -> bool {
         **self.tenant() == *tenant && self.principal == *principal

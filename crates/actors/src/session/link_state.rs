@@ -51,6 +51,9 @@ impl LinkState {
                 return Poll::Ready(Event::ServerMessage { message, about });
             }
             Poll::Pending if !is_closing => return Poll::Pending,
+            Poll::Ready(Some(LinkEvent::RoomWanted)) => {
+                return Poll::Ready(Event::ServerRoomWanted);
+            }
             Poll::Ready(Some(LinkEvent::Down { reason })) => reason,
             Poll::Ready(None) | Poll::Pending => "the server is gone".to_owned(),
         };

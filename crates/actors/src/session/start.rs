@@ -184,6 +184,7 @@ fn setup(
         seed,
         duplex,
         rerun: care.rerun,
+        start_secs: care.start_secs,
         idle_stop_secs: care.idle_stop_secs,
     }
 }

@@ -20,8 +20,10 @@ use super::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
 const FOR_SERVER: &str = "ROUNDHOUSE_SERVER_";
 
 /// The name under which the guard gets a variable that is for the server.
-pub(crate) fn for_server(name: &str) -> OsString {
-    format!("{FOR_SERVER}{name}").into()
+pub(crate) fn for_server(name: &OsStr) -> OsString {
+    let mut own = OsString::from(FOR_SERVER);
+    own.push(name);
+    own
 }
 
 /// The signals that a guard handles. Handlers are installed first: an earlier signal would kill
@@ -39,7 +41,7 @@ pub(super) fn start(program: &OsString, args: &[OsString]) -> Result<Child, i32>
         }
     }
     command.args(args).spawn().map_err(|error| {
-        let _ = writeln!(io::stderr(), "guard: the command cannot be run: {error}");
+        let _ = writeln!(io::stderr(), "guard: the command {program:?} cannot be run: {error}");
         if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE }
     })
 }

@@ -17,18 +17,15 @@ use std::time::{Duration, Instant, SystemTime};
 use budget::{Held, Share};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
 
-use super::StdioSettings;
 use super::cgroup::Cgroup;
 use super::child::{Child, UnreapedChild};
+use super::environment;
+use super::settings::StdioSettings;
 use crate::guard::{Guard, ResourceLimits, for_server};
 use crate::metrics;
 use crate::sandbox::{Protection, Protections};
-
-/// The variables that a child inherits from the node's environment: the places of programs, the
-/// user's files and temporary files, the locale and the time zone.
-pub const INHERITED: &[&str] =
-    &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
 
 /// The variable that identifies a child's descendants after its guard was killed.
 pub(super) const MARK: &str = "ROUNDHOUSE_CHILD";
@@ -68,11 +65,13 @@ struct Inner {
     name_seed: u128,
     marks: AtomicU64,
     thread: OnceLock<Option<SyncSender<ThreadTask>>>,
+    closing: CancellationToken,
 }
 
 impl Children {
     /// Starts without children. `environment` is the node's own, of which children inherit
-    /// [`INHERITED`].
+    /// [`INHERITED`](super::INHERITED) and
+    /// [`INHERITED_FOR_DOWNLOADS`](super::INHERITED_FOR_DOWNLOADS).
     ///
     /// Without a guard, only the process group of a child is killed, and only while the node
     /// runs. Processes that left the group with `setsid`, or whose node was killed, keep running. Such a
@@ -83,23 +82,32 @@ impl Children {
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Self {
         metrics::register_all();
-        let inherits = |name: &OsStr| INHERITED.iter().any(|inherited| name == *inherited);
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self(Arc::new(Inner {
             settings,
             guard,
-            inherited: environment.into_iter().filter(|(name, _)| inherits(name)).collect(),
+            inherited: environment::inherited(environment),
             running: AtomicUsize::new(0),
             none_left: Notify::new(),
             name_seed: since_epoch.unwrap_or_default().as_nanos(),
             marks: AtomicU64::new(0),
             thread: OnceLock::new(),
+            closing: CancellationToken::new(),
         }))
     }
 
     /// The number of children that run, are being started or are being stopped.
     pub fn count(&self) -> usize {
         self.0.running.load(Ordering::Acquire)
+    }
+
+    /// Ends the children that no session has, and starts none in advance any more.
+    pub fn close(&self) {
+        self.0.closing.cancel();
+    }
+
+    pub(super) fn closing(&self) -> &CancellationToken {
+        &self.0.closing
     }
 
     /// Returns when no child is left, for a node that stops. The wait for each child is bounded
@@ -187,7 +195,14 @@ impl Children {
                 command
             }
         };
-        command.env_clear().envs(self.0.inherited.iter().map(|(name, value)| (name, value)));
+        // The guard itself must not be changed by variables that are for the server.
+        let is_guarded = self.0.guard.is_some();
+        let rename = |name: &OsStr| match is_guarded && !environment::is_plain(name) {
+            true => for_server(name),
+            false => name.to_owned(),
+        };
+        command.env_clear();
+        command.envs(self.0.inherited.iter().map(|(name, value)| (rename(name), value)));
         if let Some(user) = &settings.run_as {
             // As root, this also leaves the groups of the node.
             command.uid(user.uid).gid(user.gid);
@@ -196,9 +211,12 @@ impl Children {
             let names = name.map(|name| [("USER", name), ("LOGNAME", name)]);
             command.envs(home.into_iter().chain(names.into_iter().flatten()));
         }
-        let is_guarded = self.0.guard.is_some();
+        if let Some(home) = &settings.home {
+            let variables = environment::of_home(home);
+            command.envs(variables.map(|(name, value)| (rename(OsStr::new(name)), value)));
+        }
         command.envs(settings.env.iter().map(|(name, value)| {
-            let name = if is_guarded { for_server(name) } else { name.into() };
+            let name = if is_guarded { for_server(OsStr::new(name)) } else { name.into() };
             (name, value)
         }));
         command.env(MARK, mark);

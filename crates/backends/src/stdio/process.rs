@@ -1,70 +1,156 @@
 //! Runs one server process: starts it, transfers its messages, and ends it.
 
-use std::io;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use budget::{Held, Share, in_granules};
-use bytes::{Buf as _, Bytes};
-use protocol::{Body, Limits, Line, LineSplitter, Message, SessionId};
-use telemetry::LIMITED_BY_CALLER;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
-use tokio::task::consume_budget;
-use tokio::task::{AbortHandle, JoinSet};
+use bytes::Buf as _;
+use protocol::{Body, Limits, Line, Message};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::ChildStdout;
+use tokio::task::{JoinSet, consume_budget};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::Program;
-use super::child::{Child, Streams};
-use crate::guard::{GUARD_FAILED, NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
-use crate::metrics::{self, ExitCause};
-use crate::{EventSender, LinkEvent, ServerEnd};
+use super::child::Child;
+use super::children::ChildPermit;
+use super::junk::Junk;
+use super::lines::{Lines, Read};
+use super::program::Program;
+use super::reason::Reason;
+use super::start::{InUse, NO_ROOM, Starting, Unused, WhyUnused, Writing, too_long};
+use super::waiting::Attachment;
+use crate::metrics::ExitCause;
+use crate::{EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 
 /// How long the node reads the output of a process after its end. No process writes to the pipe
 /// any more, so it has all remaining output already.
 const READ_ON: Duration = Duration::from_secs(2);
 
-/// How long nothing is read from a process while its tenant's share is exceeded. Then a little is
-/// read, or the link ends if the process has written a long line in part.
+/// How long a start waits for a child that ends to make room.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(5);
 
+/// How long sessions have to leave a child that they have not used for long.
+const ROOM_ANSWER_MAX: Duration = Duration::from_millis(300);
+
 /// The interval at which it is checked whether there is room.
-const ROOM_RETRY: Duration = Duration::from_millis(50);
+const ROOM_RETRY: Duration = Duration::from_millis(20);
 
-/// Maximum length of a logged line of stderr; the rest of the line is dropped.
-const STDERR_LINE_BYTES_MAX: usize = 2 << 10;
-
-/// The burst and the rate of logged lines of stderr. Further lines are counted and dropped.
-const STDERR_BURST: f64 = 100.0;
-const STDERR_LINES_PER_SEC: f64 = 20.0;
-
-/// Maximum number of logged junk lines of one process; further ones are only counted.
-const JUNK_LOGGED_MAX: u32 = 20;
-
-/// Runs one process for one session, from its start until it and its descendants have ended.
-pub(super) async fn host_process(program: Arc<Program>, session: SessionId, end: ServerEnd) {
-    let sender = end.sender();
+/// Connects a session to a child that waits for it, or starts one for it, and runs that until it
+/// and its descendants have ended.
+pub(super) async fn open_link(
+    program: Arc<Program>,
+    principal: Option<[u8; 32]>,
+    mut session: Attachment,
+) {
+    if program.waiting.may_have(principal) {
+        let sender = session.end.sender();
+        let _ = sender.send(LinkEvent::Up).await;
+        session.is_up = true;
+        session.first = tokio::select! {
+            first = session.end.receive() => first,
+            () = sender.closed() => None,
+        };
+        if session.first.is_none() {
+            return;
+        }
+        match program.waiting.hand_over(principal, session) {
+            Ok(()) => return program.spares_wanted.notify_one(),
+            Err(back) => session = back,
+        }
+    }
+    let sender = session.end.sender();
+    let begun = Instant::now();
     let started = tokio::select! {
         started = start_child(&program) => started,
         () = sender.closed() => return,
     };
-    let child = match started {
-        Ok(child) => child,
+    let starting = started.and_then(|child| {
+        let starting = Starting::new(&program, principal, child, Some(session), begun);
+        starting.map_err(|error| Reason::not_started(&error, &program.settings))
+    });
+    match starting {
+        Ok(starting) => run_child(program, starting).await,
         Err(reason) => {
-            ExitCause::NotStarted.count();
-            tracing::warn!(
-                backend = program.name,
-                ?session,
-                reason,
-                "stdio server was not started; check its command"
-            );
-            return sender.down(reason);
+            report_failed_start(&program, &reason, begun);
+            sender.down(reason.for_client(program.settings.explains(), &[]));
         }
+    }
+}
+
+/// Starts a spare child, and runs it in a task of its own.
+pub(super) async fn start_spare(program: &Arc<Program>) -> Result<(), ()> {
+    let begun = Instant::now();
+    // Never takes the place of a child that a client waits for.
+    let permit = program.children.take_permit(&program.shares.children).map_err(|_| ())?;
+    let settings = &program.settings;
+    let started = program.children.start(permit, settings, &program.protections).await;
+    // The offer exists before the task runs, so that no further spare child is started for it.
+    let starting = started.and_then(|child| Starting::new(program, None, child, None, begun));
+    match starting {
+        Ok(starting) => {
+            tokio::spawn(run_child(Arc::clone(program), starting));
+            Ok(())
+        }
+        Err(error) => {
+            report_failed_start(program, &Reason::not_started(&error, settings), begun);
+            Err(())
+        }
+    }
+}
+
+async fn start_child(program: &Program) -> Result<Child, Reason> {
+    let permit = take_permit(program).await.map_err(Reason::new)?;
+    let started = program.children.start(permit, &program.settings, &program.protections).await;
+    started.map_err(|error| Reason::not_started(&error, &program.settings))
+}
+
+/// Takes a permit. Where there is none, a child ends that waits for a session, or else those whose
+/// sessions have not used them for long.
+async fn take_permit(program: &Program) -> Result<ChildPermit, &'static str> {
+    let take = || program.children.take_permit(&program.shares.children);
+    let refusal = match take() {
+        Ok(permit) => return Ok(permit),
+        Err(refusal) => refusal,
     };
-    let pid = child.id();
-    tracing::debug!(backend = program.name, ?session, pid, "stdio server started");
-    let (reason, cause) = transfer_messages(child, &program, end).await;
+    let (begun, in_use) = (Instant::now(), program.in_use.count());
+    let mut makes_room = program.waiting.end_oldest();
+    if !makes_room {
+        program.in_use.ask_for_room();
+    }
+    loop {
+        sleep(ROOM_RETRY).await;
+        if let Ok(permit) = take() {
+            return Ok(permit);
+        }
+        makes_room |= program.in_use.count() < in_use;
+        let wait_max = if makes_room { ROOM_WAIT_MAX } else { ROOM_ANSWER_MAX };
+        if begun.elapsed() >= wait_max {
+            return Err(refusal);
+        }
+    }
+}
+
+fn report_failed_start(program: &Program, reason: &Reason, begun: Instant) {
+    ExitCause::NotStarted.count();
+    tracing::warn!(
+        tenant = program.tenant(),
+        backend = program.name,
+        command = program.command,
+        secs = begun.elapsed().as_secs_f32(),
+        reason = reason.for_log(),
+        "stdio server was not started"
+    );
+}
+
+/// Runs a child until it and its descendants have ended.
+async fn run_child(program: Arc<Program>, starting: Starting) {
+    let pid = starting.pid();
+    let in_use = match starting.run().await {
+        Ok(in_use) => in_use,
+        Err(unused) => return end_unused(&program, unused).await,
+    };
+    let (session, sender) = (in_use.session.clone(), in_use.end.sender());
+    let (reason, cause) = transfer_messages(&program, in_use).await;
     cause.count();
     match cause {
         ExitCause::Closed | ExitCause::Terminated => {
@@ -74,21 +160,81 @@ pub(super) async fn host_process(program: Arc<Program>, session: SessionId, end:
             backend = program.name,
             ?session,
             pid,
-            reason,
+            reason = reason.for_log(),
             ?cause,
             "stdio server ended unexpectedly"
         ),
     }
-    sender.down(reason);
+    sender.down(reason.for_client(false, &[]));
 }
 
-async fn start_child(program: &Program) -> Result<Child, String> {
-    sleep(program.pause()).await;
-    let permit = program.children.take_permit(&program.shares.children)?;
-    program.children.start(permit, &program.settings, &program.protections).await.map_err(|error| {
-        program.count_failure();
-        not_started(&error)
-    })
+/// Ends a child that no session uses, and reports why.
+async fn end_unused(program: &Arc<Program>, unused: Unused) {
+    let Unused { child, tasks, tail, stdout, junk, session, why, begun, is_unanswered } = unused;
+    let (pid, grace) = (child.id(), program.settings.stop_grace());
+    let explains = program.settings.explains();
+    let (session, sender) = session.unzip();
+    let tell = |reason: &Reason| {
+        let told = reason.for_client(explains, &tail.lines());
+        sender.iter().for_each(|sender| sender.down(&*told));
+    };
+    let mut pipes = Pipes { tasks: JoinSet::new(), stderr: tasks };
+    let reads_on = !matches!(why, WhyUnused::Broke(_));
+    if reads_on {
+        // A process that is stopping must not block in a write; one that has ended may have written
+        // something for the session.
+        let to = sender.clone().unwrap_or_else(|| Link::pair(LinkLimits::default()).1.sender());
+        pipes.tasks.spawn(read_messages(Arc::clone(program), stdout, junk, to));
+    }
+    let (reason, cause) = match why {
+        WhyUnused::Exited => (None, None),
+        // If the process exits soon, its status is a better reason than the closed pipe.
+        WhyUnused::Closed(_) if timeout(grace.min(READ_ON), child.ended()).await.is_ok() => {
+            (None, None)
+        }
+        WhyUnused::Closed(reason) => (Some(Reason::new(reason)), Some(ExitCause::Broke)),
+        WhyUnused::Broke(reason) => (Some(Reason::new(reason)), Some(ExitCause::Broke)),
+        WhyUnused::TimedOut => {
+            let secs = program.settings.start().as_secs();
+            let reason = format!("the server did not answer `initialize` within {secs} s");
+            (Some(Reason::new(reason)), Some(ExitCause::StartTimedOut))
+        }
+        WhyUnused::SessionEnded => (Some(Reason::new("its session ended first")), None),
+        WhyUnused::NotNeeded => (Some(Reason::new("no session took it in time")), None),
+    };
+    let (reason, cause) = match reason {
+        Some(reason) => {
+            tell(&reason);
+            let how = stop_process(&child, grace).await;
+            reap(child, pipes).await;
+            (reason, cause.unwrap_or(how))
+        }
+        None => {
+            let status = reap(child, pipes).await;
+            let is_guarded = program.children.is_guarded();
+            let reason = Reason::exited(status, is_guarded, &program.settings);
+            tell(&reason);
+            (reason, ExitCause::Exited)
+        }
+    };
+    cause.count();
+    let is_orderly = matches!(cause, ExitCause::Closed | ExitCause::Terminated | ExitCause::Killed);
+    if is_orderly && !is_unanswered {
+        tracing::debug!(backend = program.name, ?session, pid, ?cause, "stdio server stopped");
+        return;
+    }
+    tracing::warn!(
+        tenant = program.tenant(),
+        backend = program.name,
+        command = program.command,
+        ?session,
+        pid,
+        secs = begun.elapsed().as_secs_f32(),
+        reason = reason.for_log(),
+        ?cause,
+        stderr = ?tail.lines(),
+        "stdio server did not start"
+    );
 }
 
 /// Why the transfer of messages ended.
@@ -109,17 +255,13 @@ enum PipeFailure {
     Broke(String),
 }
 
-async fn transfer_messages(
-    mut child: Child,
-    program: &Arc<Program>,
-    end: ServerEnd,
-) -> (String, ExitCause) {
+async fn transfer_messages(program: &Arc<Program>, in_use: InUse) -> (Reason, ExitCause) {
+    let InUse { child, session: _, end, stdin, second, stdout, junk, tasks } = in_use;
     let sender = end.sender();
-    let mut pipes = match Pipes::connect(&mut child, program, end) {
-        Ok(pipes) => pipes,
-        Err(error) => return (not_started(&error), ExitCause::NotStarted),
-    };
-    let _ = sender.send(LinkEvent::Up).await;
+    let entry = program.in_use.add(end.sender());
+    let mut pipes = Pipes { tasks: JoinSet::new(), stderr: tasks };
+    pipes.tasks.spawn(read_messages(Arc::clone(program), stdout, junk, end.sender()));
+    let writing = pipes.tasks.spawn(write_messages(stdin, second, end));
     let end_reason = loop {
         tokio::select! {
             biased;
@@ -130,19 +272,21 @@ async fn transfer_messages(
             () = child.ended() => break TransferEnd::Ended,
         }
     };
+    drop(entry);
     let grace = program.settings.stop_grace();
     match end_reason {
         TransferEnd::SessionEnded => {
             let how = stop_process(&child, grace).await;
+            writing.abort();
             reap(child, pipes).await;
-            ("the session has ended".to_owned(), how)
+            (Reason::new("the session has ended"), how)
         }
         TransferEnd::PipeFailed(PipeFailure::Broke(reason)) => {
             sender.down(&*reason);
             drop(pipes);
             stop_process(&child, grace).await;
             reap(child, Pipes::default()).await;
-            (reason, ExitCause::Broke)
+            (Reason::new(reason), ExitCause::Broke)
         }
         // If the process exits soon, its status is a better reason than the closed pipe.
         TransferEnd::PipeFailed(PipeFailure::Closed(reason))
@@ -152,12 +296,13 @@ async fn transfer_messages(
             drop(pipes);
             stop_process(&child, grace).await;
             reap(child, Pipes::default()).await;
-            (reason.to_owned(), ExitCause::Broke)
+            (Reason::new(reason), ExitCause::Broke)
         }
         TransferEnd::Ended | TransferEnd::PipeFailed(PipeFailure::Closed(_)) => {
-            program.count_failure();
+            writing.abort();
             let status = reap(child, pipes).await;
-            (describe_exit(status, program.children.is_guarded()), ExitCause::Exited)
+            let is_guarded = program.children.is_guarded();
+            (Reason::exited(status, is_guarded, &program.settings), ExitCause::Exited)
         }
     }
 }
@@ -166,21 +311,7 @@ async fn transfer_messages(
 #[derive(Default)]
 struct Pipes {
     tasks: JoinSet<Option<PipeFailure>>,
-    writing: Option<AbortHandle>,
-}
-
-impl Pipes {
-    fn connect(child: &mut Child, program: &Arc<Program>, end: ServerEnd) -> io::Result<Self> {
-        let Streams { stdin, stdout, stderr } =
-            child.take_streams().ok_or_else(|| io::Error::other("no pipes"))?;
-        let (stdin, stdout) = (ChildStdin::from_std(stdin)?, ChildStdout::from_std(stdout)?);
-        let stderr = ChildStderr::from_std(stderr)?;
-        let mut tasks = JoinSet::new();
-        tasks.spawn(read_messages(Arc::clone(program), stdout, end.sender()));
-        tasks.spawn(log_stderr(Arc::clone(program), stderr, child.id()));
-        let writing = Some(tasks.spawn(write_messages(stdin, end)));
-        Ok(Self { tasks, writing })
-    }
+    stderr: JoinSet<()>,
 }
 
 /// Waits for the process to exit, then sends `SIGTERM`, then kills it (STD-04). Its input is
@@ -209,130 +340,30 @@ async fn reap(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
     }
     let unreaped = child.into_unreaped()?;
     let status = tokio::task::spawn_blocking(move || unreaped.finish()).await.ok().flatten();
-    if let Some(writing) = pipes.writing {
-        writing.abort();
-    }
     let deadline = Instant::now() + READ_ON;
     while let Ok(Some(_)) = timeout_at(deadline, pipes.tasks.join_next()).await {}
+    while let Ok(Some(_)) = timeout_at(deadline, pipes.stderr.join_next()).await {}
     status
-}
-
-fn not_started(error: &io::Error) -> String {
-    format!("the server could not be started ({})", error.kind())
-}
-
-fn describe_exit(status: Option<ExitStatus>, is_guarded: bool) -> String {
-    use std::os::unix::process::ExitStatusExt as _;
-    let Some(status) = status else { return "the server exited".to_owned() };
-    match (status.code(), status.signal()) {
-        (Some(NOT_FOUND), _) if is_guarded => {
-            format!("the server exited with status {NOT_FOUND} (command not found)")
-        }
-        (Some(GUARD_FAILED), _) if is_guarded => {
-            format!(
-                "the server exited with status {GUARD_FAILED} (or its guard failed; see its log)"
-            )
-        }
-        (Some(NOT_RUNNABLE), _) if is_guarded => {
-            format!("the server exited with status {NOT_RUNNABLE} (command cannot be run)")
-        }
-        (Some(code), _) if is_guarded && code > SIGNALLED => {
-            format!("the server exited with status {code} (signal {})", code - SIGNALLED)
-        }
-        (Some(code), _) => format!("the server exited with status {code}"),
-        (None, signal) => format!("the server was killed by signal {}", signal.unwrap_or(0)),
-    }
-}
-
-/// Reads the lines of a pipe from the process.
-struct Lines<R> {
-    pipe: R,
-    splitter: LineSplitter,
-    /// The bytes of the unended line, as charged to the tenant's share.
-    held: Held,
-}
-
-/// The result of waiting for a line.
-enum Read {
-    Line(Line),
-    /// The pipe has ended or failed.
-    Ended,
-    /// The tenant's share has no room for the unended line.
-    NoRoom,
-}
-
-impl<R: AsyncRead + Unpin> Lines<R> {
-    fn new(pipe: R, line_bytes_max: usize, share: &Share) -> Self {
-        let held = Held::nothing(share);
-        Self { pipe, splitter: LineSplitter::new(line_bytes_max), held }
-    }
-
-    /// Waits for the next line. Cancel safe.
-    async fn next(&mut self) -> Read {
-        loop {
-            if let Some(line) = self.splitter.next_line() {
-                return Read::Line(line);
-            }
-            if !self.charge().await {
-                return Read::NoRoom;
-            }
-            if let Ok(0) | Err(_) = self.pipe.read_buf(self.splitter.room()).await {
-                return Read::Ended;
-            }
-        }
-    }
-
-    /// Charges the unended line to the tenant's share. While the share is exceeded, also by what the
-    /// tenant's sessions keep, nothing is read for up to [`ROOM_WAIT_MAX`]. Returns false if that is
-    /// over and the line is long.
-    async fn charge(&mut self) -> bool {
-        let bytes = in_granules(self.splitter.buffered());
-        if bytes != self.held.amount() {
-            self.held.set(bytes);
-        }
-        let deadline = Instant::now() + ROOM_WAIT_MAX;
-        while self.held.share().is_exceeded() {
-            if Instant::now() >= deadline {
-                return bytes == 0;
-            }
-            sleep(ROOM_RETRY).await;
-        }
-        true
-    }
-
-    /// The last line, if the pipe ended inside it.
-    fn take_unended(&mut self) -> Option<Bytes> {
-        self.splitter.take_unended()
-    }
 }
 
 /// Sends the messages of the process to the session. Drops them once the session has ended: a
 /// process that is stopping must not block in a write.
 async fn read_messages(
     program: Arc<Program>,
-    stdout: ChildStdout,
+    mut lines: Lines<ChildStdout>,
+    mut junk: Junk,
     sender: EventSender,
 ) -> Option<PipeFailure> {
-    let line_bytes_max = program.settings.line_bytes_max;
-    let mut lines = Lines::new(stdout, line_bytes_max, &program.shares.line_bytes);
-    let mut junk = Junk::default();
     loop {
         // A pipe that is always readable must not keep the thread from its other tasks.
         consume_budget().await;
         let line = match lines.next().await {
             Read::Line(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => continue,
             Read::Line(Line::Whole(line)) => line,
-            Read::NoRoom => {
-                return Some(PipeFailure::Broke(
-                    "the tenant's sessions and servers keep as many bytes as they may; the server \
-                     wrote a long line"
-                        .to_owned(),
-                ));
-            }
+            Read::NoRoom => return Some(PipeFailure::Broke(NO_ROOM.to_owned())),
             Read::Line(Line::TooLong(_)) => {
-                return Some(PipeFailure::Broke(format!(
-                    "the server wrote a line of more than {line_bytes_max} bytes"
-                )));
+                let reason = too_long(program.settings.line_bytes_max);
+                return Some(PipeFailure::Broke(reason));
             }
             Read::Ended => {
                 if lines.take_unended().is_some() {
@@ -341,17 +372,9 @@ async fn read_messages(
                 return Some(PipeFailure::Closed("the server closed its output"));
             }
         };
-        let body = match protocol::parse(line, &Limits::default()) {
-            Ok(body) => body,
-            Err(rejection) => {
-                junk.count_line(&program, &rejection.message);
-                continue;
-            }
-        };
-        program.reset_failures();
-        match body {
-            Body::One(message) => send_message(&sender, message).await,
-            Body::Batch(members) => {
+        match protocol::parse(line, &Limits::default()) {
+            Ok(Body::One(message)) => send_message(&sender, message).await,
+            Ok(Body::Batch(members)) => {
                 for member in members {
                     match member {
                         Ok(message) => send_message(&sender, message).await,
@@ -359,6 +382,7 @@ async fn read_messages(
                     }
                 }
             }
+            Err(rejection) => junk.count_line(&program, &rejection.message),
         }
     }
 }
@@ -367,96 +391,26 @@ async fn send_message(sender: &EventSender, message: Message) {
     let _ = sender.send(LinkEvent::Message { message, about: None }).await;
 }
 
-/// Counts and logs lines that are not messages. Never quotes them (STD-02).
-#[derive(Default)]
-struct Junk(u32);
-
-impl Junk {
-    fn count_line(&mut self, program: &Program, why: &str) {
-        metrics::JUNK_LINES.inc();
-        if self.0 < JUNK_LOGGED_MAX {
-            self.0 += 1;
-            tracing::warn!(
-                backend = program.name,
-                why,
-                "stdio server wrote a line that is not a message"
-            );
-        }
-    }
-}
-
-/// Writes the messages of the session to the process. Returns when the session has ended, which
-/// closes the process's input.
-async fn write_messages(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<PipeFailure> {
+/// Writes the messages of the session to the process, `next` first. Returns when the session has
+/// ended, which closes the process's input.
+async fn write_messages(stdin: Writing, next: Message, mut end: ServerEnd) -> Option<PipeFailure> {
+    const CLOSED: PipeFailure = PipeFailure::Closed("the server closed its input");
     let sender = end.sender();
+    let Ok(mut stdin) = stdin.await else { return Some(CLOSED) };
+    let mut next = Some(next);
     loop {
-        let message = tokio::select! {
-            // Messages that were sent before the session ended are still written.
-            biased;
-            message = end.receive() => message?,
-            () = sender.closed() => return None,
+        let message = match next.take() {
+            Some(message) => message,
+            None => tokio::select! {
+                // Messages that were sent before the session ended are still written.
+                biased;
+                message = end.receive() => message?,
+                () = sender.closed() => return None,
+            },
         };
         let line = message.line();
         if stdin.write_all_buf(&mut line.chain(&b"\n"[..])).await.is_err() {
-            return Some(PipeFailure::Closed("the server closed its input"));
+            return Some(CLOSED);
         }
-    }
-}
-
-/// Logs what the process writes to stderr, up to a rate limit (STD-03).
-async fn log_stderr(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<PipeFailure> {
-    let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX, &program.shares.line_bytes);
-    let mut allowance = Allowance { lines: STDERR_BURST, counted: Instant::now(), dropped: 0 };
-    loop {
-        consume_budget().await;
-        let line = match lines.next().await {
-            Read::Line(Line::Whole(line) | Line::TooLong(line)) => Some(line),
-            Read::Ended | Read::NoRoom => lines.take_unended(),
-        };
-        match line {
-            None => return None,
-            Some(line) if line.is_empty() => {}
-            Some(line) => {
-                if allowance.take_one() {
-                    let dropped = std::mem::take(&mut allowance.dropped);
-                    if dropped > 0 {
-                        tracing::warn!(
-                            name: LIMITED_BY_CALLER,
-                            backend = program.name,
-                            pid,
-                            dropped,
-                            "lines of stderr of a stdio server dropped: more than the log's limit"
-                        );
-                    }
-                    let text = String::from_utf8_lossy(&line);
-                    // As a debug value, so that it cannot inject lines into the log.
-                    tracing::info!(name: LIMITED_BY_CALLER, backend = program.name, pid, stderr = ?text, "stdio server wrote to stderr");
-                } else {
-                    allowance.dropped += 1;
-                    metrics::STDERR_DROPPED.inc();
-                }
-            }
-        }
-    }
-}
-
-/// A token bucket for logged lines.
-struct Allowance {
-    lines: f64,
-    counted: Instant,
-    dropped: u64,
-}
-
-impl Allowance {
-    fn take_one(&mut self) -> bool {
-        let now = Instant::now();
-        let more = now.duration_since(self.counted).as_secs_f64() * STDERR_LINES_PER_SEC;
-        self.counted = now;
-        self.lines = (self.lines + more).min(STDERR_BURST);
-        if self.lines < 1.0 {
-            return false;
-        }
-        self.lines -= 1.0;
-        true
     }
 }

@@ -8,6 +8,7 @@ mod orphans;
 mod protections;
 mod shares;
 mod stage;
+mod starting;
 mod stopping;
 mod talking;
 mod terminal;

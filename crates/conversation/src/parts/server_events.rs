@@ -37,7 +37,7 @@ impl Parts {
     /// The link has to be opened, or was not opened in time.
     pub(super) fn open_link_or_time_out(&mut self, context: &mut StepContext<'_>) {
         if self.link.open_or_time_out(context) {
-            let secs = context.limits().start_secs;
+            let secs = context.setup.start_secs;
             let message = format!("the server did not answer `initialize` within {secs} s");
             self.fail_link(context, &|id| internal_error(id, &message));
         }

@@ -126,6 +126,7 @@ impl World {
             owner_tag: OwnerTag(0xfeed),
             seed: 7,
             rerun,
+            start_secs: None,
             idle_stop_secs,
             duplex: None,
         };
@@ -140,6 +141,7 @@ impl World {
             owner_tag: OwnerTag(0xfeed),
             seed: 7,
             rerun: Rerun::Annotated,
+            start_secs: None,
             idle_stop_secs: None,
             duplex: Some(pipe),
         };
@@ -384,6 +386,7 @@ impl World {
             owner_tag: self.owner_tag,
             seed: 9,
             rerun: self.rerun,
+            start_secs: None,
             idle_stop_secs: self.idle_stop_secs,
             duplex: None,
         };

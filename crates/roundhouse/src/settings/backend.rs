@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shape::Shape;
 use crate::files;
+use crate::node_variables::NodeVariables;
 
 /// One MCP server of a tenant.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -26,18 +27,34 @@ pub struct StdioFileSettings {
     /// A file with further variables of `env`, a line `NAME=value` for each.
     #[serde(default)]
     pub env_file: PathBuf,
+    /// The names of variables of the node's environment that the server gets, in addition to
+    /// `node.pass_env`.
+    #[serde(default)]
+    pub pass_env: Vec<String>,
+    /// Whether the server keeps nothing from one request to the next, so that it may be stopped
+    /// while its session is idle.
+    #[serde(default)]
+    pub stateless: bool,
     /// The other settings.
     #[serde(flatten)]
     pub program: StdioSettings,
 }
 
 impl StdioFileSettings {
-    /// The settings of the program, with the file read. `at` names the table in an error.
-    pub(crate) fn read(&self, at: &str) -> Result<StdioSettings, String> {
+    /// The settings of the program, with the file read and the variables of the node's environment
+    /// added that are passed. `at` names the table in an error.
+    pub(crate) fn read(
+        &self,
+        at: &str,
+        variables: &NodeVariables,
+        node_pass_env: &[String],
+    ) -> Result<StdioSettings, String> {
         let mut program = self.program.clone();
         if !self.env_file.as_os_str().is_empty() {
             files::add_variables(&format!("{at}.env_file"), &self.env_file, &mut program.env)?;
         }
+        variables.pass(&format!("{at}.pass_env"), &self.pass_env, &mut program.env)?;
+        variables.pass("node.pass_env", node_pass_env, &mut program.env)?;
         Ok(program)
     }
 }
@@ -71,5 +88,10 @@ impl BackendSettings {
 
 /// The defaults of a `stdio` backend. Its command has no default, and an empty one is refused.
 pub(crate) fn stdio() -> StdioFileSettings {
-    StdioFileSettings { env_file: PathBuf::new(), program: StdioSettings::new("", [""; 0]) }
+    StdioFileSettings {
+        env_file: PathBuf::new(),
+        pass_env: Vec::new(),
+        stateless: false,
+        program: StdioSettings::new("", [""; 0]),
+    }
 }

@@ -80,6 +80,11 @@ pub struct NodeSettings {
     /// A directory of cgroup v2 that was delegated to the node and has no processes. Each stdio
     /// server gets a cgroup in it. Empty for none.
     pub cgroup: PathBuf,
+    /// The directory in which each tenant's servers get a private home directory, with the caches of
+    /// programs that download servers. Empty for a default that depends on how the node was started.
+    pub state_dir: PathBuf,
+    /// The names of variables of the node's environment that all stdio servers get.
+    pub pass_env: Vec<String>,
     /// The limits of the node's child processes.
     #[serde(flatten)]
     pub children: ChildrenSettings,
@@ -94,6 +99,8 @@ impl Default for NodeSettings {
             sandbox: Sandbox::Auto,
             tenant_metrics_max: 100,
             cgroup: PathBuf::new(),
+            state_dir: PathBuf::new(),
+            pass_env: Vec::new(),
             children: ChildrenSettings::default(),
         }
     }
@@ -145,6 +152,17 @@ impl Settings {
         let differs = |key: &&String| own.get(*key) != others.get(*key);
         let all: BTreeSet<_> = own.keys().chain(others.keys()).filter(differs).collect();
         all.into_iter().cloned().collect()
+    }
+
+    /// Clients are told why a server did not start, where the settings do not say otherwise: for a
+    /// node whose only client is on the same machine.
+    pub(crate) fn explain_failed_starts(&mut self) {
+        let backends = self.tenants.values_mut().flat_map(|tenant| tenant.backends.values_mut());
+        for backend in backends {
+            if let BackendSettings::Stdio(stdio) = backend {
+                stdio.program.explain.get_or_insert(true);
+            }
+        }
     }
 
     fn shape() -> Shape {

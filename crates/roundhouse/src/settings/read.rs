@@ -255,6 +255,8 @@ mod tests {
             ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__KIND", "stdio"),
             ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__COMMAND", "ls"),
             ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__ENV__API_KEY", "12"),
+            ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__ENV__http_proxy", "http://p"),
+            ("roundhouse__tenants__acme__backends__files__env__UV__x", "y"),
             ("ROUNDHOUSE_GUARD", "not a setting"),
         ];
         let settings = read(toml, &variables).unwrap();
@@ -263,7 +265,8 @@ mod tests {
         let acme = &settings.tenants["acme"];
         assert_eq!(acme.tenant.allowed_origins, ["https://a.example", "https://b.example"]);
         let BackendSettings::Stdio(files) = &acme.backends["files"] else { panic!("not stdio") };
-        assert_eq!(files.program.env["API_KEY"], "12");
+        let variables = [("API_KEY", "12"), ("UV__x", "y"), ("http_proxy", "http://p")];
+        assert_eq!(files.program.env, variables.map(|(k, v)| (k.into(), v.into())).into());
     }
 
     #[test]

@@ -1,0 +1,76 @@
+//! What all processes of one backend share.
+
+use budget::{Budget, Share};
+use tokio::sync::Notify;
+
+use super::children::Children;
+use super::in_use::InUse;
+use super::reason;
+use super::settings::StdioSettings;
+use super::waiting::Waiting;
+use crate::sandbox::Protections;
+
+/// The state that all processes of a backend share.
+pub(super) struct Program {
+    /// The name of the backend in logs.
+    pub(super) name: String,
+    /// The command in logs.
+    pub(super) command: String,
+    pub(super) settings: StdioSettings,
+    /// What the machine grants to the user of the processes.
+    pub(super) protections: Protections,
+    pub(super) children: Children,
+    pub(super) shares: StdioShares,
+    /// The children that wait for a session.
+    pub(super) waiting: Waiting,
+    /// The sessions that have a child.
+    pub(super) in_use: InUse,
+    /// Wakes the task that starts spare children.
+    pub(super) spares_wanted: Notify,
+}
+
+impl Program {
+    /// `name` is the name of the backend in logs: the tenant, a slash, and the backend's own.
+    pub(super) fn new(
+        name: String,
+        settings: StdioSettings,
+        protections: Protections,
+        children: Children,
+        shares: StdioShares,
+    ) -> Self {
+        Self {
+            name,
+            command: reason::command_for_log(&settings),
+            settings,
+            protections,
+            children,
+            shares,
+            waiting: Waiting::default(),
+            in_use: InUse::default(),
+            spares_wanted: Notify::new(),
+        }
+    }
+
+    /// The tenant, as far as the name of the backend has it.
+    pub(super) fn tenant(&self) -> &str {
+        self.name.split_once('/').map_or("", |(tenant, _)| tenant)
+    }
+}
+
+/// What a tenant may take of the node for its processes.
+#[derive(Clone, Debug)]
+pub struct StdioShares {
+    /// The processes. The link of a further one is down at once.
+    pub children: Share,
+    /// The bytes of lines that a process has written in part. While the share is exceeded, nothing
+    /// more is read from the process; after 5 s the link ends.
+    pub line_bytes: Share,
+}
+
+impl StdioShares {
+    /// Shares without a bound.
+    pub fn unlimited() -> Self {
+        let share = Budget::unlimited().share("");
+        Self { children: share.clone(), line_bytes: share }
+    }
+}

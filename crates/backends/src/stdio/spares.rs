@@ -1,0 +1,31 @@
+//! Keeps spare children of a backend: started in advance, and without a message so far.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::process;
+use super::program::Program;
+
+/// The interval at which missing spare children are started again: those that exited while they
+/// waited, and those for which there was no room.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Starts spare children until the node stops, or the backend is dropped.
+pub(super) async fn keep(program: Weak<Program>) {
+    loop {
+        let Some(program) = program.upgrade() else { return };
+        for _ in program.waiting.spares()..program.settings.warm {
+            if process::start_spare(&program).await.is_err() {
+                break;
+            }
+        }
+        let closing = program.children.closing();
+        let wanted = timeout(CHECK_INTERVAL, program.spares_wanted.notified());
+        tokio::select! {
+            () = closing.cancelled() => return,
+            _ = wanted => {}
+        }
+    }
+}
