@@ -37,7 +37,9 @@ pub trait Backend: Send + Sync + 'static {
 
 /// The backends of the node, by tenant. They can change while the node runs. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Backends(Arc<RwLock<HashMap<Arc<str>, Arc<dyn Backend>>>>);
+pub struct Backends(Arc<RwLock<ByTenant>>);
+
+type ByTenant = HashMap<Arc<str>, Arc<dyn Backend>>;
 
 impl Backends {
     /// Creates the table from pairs of tenant and backend.

@@ -158,13 +158,13 @@ fn check(check: &Check) -> anyhow::Result<()> {
     let _inside = runtime.enter();
     let plan = Roundhouse::from_reading(reading).plan()?;
     let mut findings = plan.findings.clone();
+    if findings.has_errors() {
+        return Err(findings.into());
+    }
     for warning in descriptors_of(&plan.settings).warnings() {
         findings.warn(warning);
     }
     print(&format!("{}{}", found(&check.config, &plan.settings), protections(&plan)))?;
-    if findings.has_errors() {
-        return Err(findings.into());
-    }
     let warnings = findings.findings();
     for warning in &warnings {
         print(&format!("{warning}\n"))?;

@@ -280,7 +280,7 @@ fn a_typed_command_sees_what_its_typist_has_but_not_the_nodes_settings() {
 #[test]
 fn a_second_signal_ends_a_node_that_still_waits_for_a_call() {
     // A server that never answers, so that `initialize` stays in flight.
-    let mut node = Serving::start(&["--", "sh", "-c", "echo has-begun >&2; exec cat >&2"]);
+    let mut node = Serving::start(&["--", "sh", "-c", "echo has-begun >&2; cat >&2"]);
     let _call = initialize(&node.line());
     node.await_log("has-begun");
     // The first few signals count as repetitions of one.

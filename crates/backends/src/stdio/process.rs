@@ -54,8 +54,8 @@ pub(super) async fn open_link(
             return;
         }
         match program.waiting.hand_over(principal, session) {
-            Ok(()) => return program.spares_wanted.notify_one(),
-            Err(back) => session = back,
+            None => return program.spares_wanted.notify_one(),
+            Some(back) => session = back,
         }
     }
     let sender = session.end.sender();

@@ -162,7 +162,7 @@ impl Starting {
                     self.write_first(message);
                     continue;
                 }
-                Happened::Sent(second) => return self.into_use(second),
+                Happened::Sent(second) => return Ok(self.into_use(second)),
                 Happened::SessionGone => match self.wait_for_session() {
                     true => continue,
                     false => WhyUnused::SessionEnded,
@@ -325,7 +325,7 @@ impl Starting {
         }
     }
 
-    fn into_use(self, second: Message) -> Result<InUse, Unused> {
+    fn into_use(self, second: Message) -> InUse {
         let Self { child, stdout, junk, tasks, .. } = self;
         let Assignment::Taken { session, end, .. } = self.assignment else {
             unreachable!("only a session sends messages");
@@ -335,7 +335,7 @@ impl Starting {
             Input::Writing(writing) => writing,
             Input::Broken => Box::pin(std::future::ready(Err(io::ErrorKind::BrokenPipe.into()))),
         };
-        Ok(InUse { child, session, end, stdin, second, stdout, junk, tasks })
+        InUse { child, session, end, stdin, second, stdout, junk, tasks }
     }
 
     fn into_unused(self, why: WhyUnused) -> Unused {

@@ -67,13 +67,13 @@ impl Waiting {
         &self,
         principal: Option<[u8; 32]>,
         mut session: Attachment,
-    ) -> Result<(), Attachment> {
+    ) -> Option<Attachment> {
         loop {
             let Some(offer) = self.take(principal, session.first.as_ref()) else {
-                return Err(session);
+                return Some(session);
             };
             match offer.child.send(session) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return None,
                 // The child ended meanwhile.
                 Err(back) => session = back,
             }
@@ -116,7 +116,7 @@ mod tests {
         let (_link, end) = Link::pair(LinkLimits::default());
         let session = SessionId::parse("s").unwrap();
         let first = Some(message(params));
-        waiting.hand_over(principal, Attachment { session, first, is_up: true, end }).is_ok()
+        waiting.hand_over(principal, Attachment { session, first, is_up: true, end }).is_none()
     }
 
     fn claim(principal: Option<[u8; 32]>, params: &str) -> Option<Claim> {

@@ -136,7 +136,7 @@ fn check_starts_each_server_and_lists_its_tools() {
 
     let all = tenant("bad", "echo API_KEY is missing >&2; exit 3")
         + &tenant("good", SERVER)
-        + &tenant("mute", "exec cat >/dev/null");
+        + &tenant("mute", "cat >/dev/null");
     let all = file(&format!("node.sandbox = 'none'\nsessions.start_secs = 1\n{all}"));
     let (code, stdout, stderr) = run_to_exit(&["check", "--start", all.path().to_str().unwrap()]);
     assert_eq!(code, Some(1), "{stdout}{stderr}");
