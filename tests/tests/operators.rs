@@ -54,7 +54,8 @@ async fn a_flood_of_refused_sessions_writes_tens_of_lines_and_their_number() -> 
     let before = node.output().lines().count();
     let began = Instant::now();
     let answered = flood(&node.demo(), Duration::from_secs(3)).await?;
-    ensure!(answered > 300, "too few answers: {answered}");
+    // Each answer waits a moment for a server that could make room.
+    ensure!(answered > 100, "too few answers: {answered}");
     let left_out = || -> Option<u64> {
         let output = node.output();
         let reports = output.lines().filter(|line| line.contains("more lines like this"));

@@ -180,7 +180,8 @@ async fn a_change_of_other_settings_is_named_and_needs_a_restart() -> Result<()>
 
 /// Of 1,000 tenants one changes, while another is called all the time.
 #[tokio::test]
-async fn a_thousand_tenants_load_fast_and_one_of_them_changes_without_a_lost_call() -> Result<()> {
+async fn long_a_thousand_tenants_load_fast_and_one_of_them_changes_without_a_lost_call()
+-> Result<()> {
     let mut all = String::new();
     for number in 0..1_000 {
         write!(all, "{}", program(&format!("t{number}"), "one"))?;

@@ -142,7 +142,7 @@ fn slow_node(folder: &Path, more: &str) -> Result<Node> {
 /// Sends `initialize` and gives up after half a second.
 async fn give_up(url: String) -> Result<()> {
     let client = Client::new(url, REVISION);
-    let tried = client.send(client.introduction(json!({})));
+    let tried = client.send(client.message("initialize", client.introduction(json!({}))));
     let answer = tokio::time::timeout(Duration::from_millis(500), tried).await;
     ensure!(answer.is_err(), "it answered: {answer:?}");
     Ok(())
@@ -176,7 +176,8 @@ async fn an_impatient_client_gets_the_server_that_its_first_try_started() -> Res
     }
     std::fs::write(folder.path().join("gate"), "")?;
     let client = Client::open(node.mcp("acme"), REVISION).await?;
-    client.is_well().await?;
+    let ping = client.message("ping", json!({}));
+    ensure!(client.send(ping).await?.status() == 200);
     ensure!(node.metric("roundhouse_child_starts_total").await? == Some(1.0));
     ensure!(node.metric("roundhouse_child_handovers_total").await? == Some(3.0));
     ensure!(node.metric("roundhouse_sessions").await? == Some(1.0));
@@ -193,7 +194,10 @@ async fn a_start_that_times_out_is_logged_with_the_last_lines_and_told_without_t
         let more = format!("start_secs = 1\nexplain = {explain}");
         let node = slow_node(folder.path(), &more)?;
         let client = Client::new(node.mcp("acme"), REVISION);
-        let word = final_response(client.send(client.introduction(json!({}))).await?).await?;
+        let word = final_response(
+            client.send(client.message("initialize", client.introduction(json!({})))).await?,
+        )
+        .await?;
         let told = word["error"]["message"].as_str().context("no error")?;
         ensure!(told.contains("did not answer `initialize` within 1 s"), "{told}");
         ensure!(told.contains("preparing the server") == explain, "{told}");
@@ -210,7 +214,8 @@ async fn the_first_client_gets_a_server_that_was_started_before_it_came() -> Res
     let node = slow_node(folder.path(), "warm = 1")?;
     log_line(&node, &["preparing the server"]).await?;
     let client = Client::open(node.mcp("acme"), REVISION).await?;
-    client.is_well().await?;
+    let ping = client.message("ping", json!({}));
+    ensure!(client.send(ping).await?.status() == 200);
     ensure!(node.metric("roundhouse_child_handovers_total").await? == Some(1.0));
     ensure!(node.stop(Duration::from_secs(20))?.success());
     Ok(())

@@ -11,11 +11,24 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::guard::{self, Guard};
-use crate::stdio::RunAs;
-use crate::{metrics, stdio};
+use crate::metrics;
+use crate::stdio::cgroup;
 
 /// How long a probe may take; then the protections that it has not reported count as refused.
 const PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// A user of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunAs {
+    /// The number of the user.
+    pub uid: u32,
+    /// The number of the user's group.
+    pub gid: u32,
+    /// The name, if the machine knows one.
+    pub name: Option<String>,
+    /// The home directory, if the machine knows one.
+    pub home: Option<PathBuf>,
+}
 
 /// Whether a server is separated from the node and from other servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -147,7 +160,7 @@ impl Protections {
     /// The same with cgroups in this directory, if servers can have some there. Changes nothing in it:
     /// a node that starts calls [`stdio::prepare_cgroups`].
     pub fn with_cgroups(mut self, folder: &Path) -> Self {
-        match stdio::inspect_cgroups(folder) {
+        match cgroup::inspect(folder) {
             Ok(controllers) => {
                 self.outcomes.insert(Protection::Cgroup, Ok(()));
                 self.cgroups = Some((folder.to_owned(), controllers));

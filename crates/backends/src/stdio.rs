@@ -8,7 +8,7 @@
 //! are killed; see [`crate::guard`]. The modules below convert lines to messages and back, and do not
 //! interpret them.
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod child;
 mod children;
 mod environment;
@@ -29,15 +29,15 @@ use std::sync::Arc;
 
 use protocol::SessionId;
 
-pub(crate) use self::cgroup::inspect as inspect_cgroups;
 pub use self::cgroup::prepare as prepare_cgroups;
 pub use self::children::{Children, ChildrenSettings};
 pub use self::environment::{INHERITED, INHERITED_FOR_DOWNLOADS, withheld};
 use self::program::Program;
 pub use self::program::StdioShares;
-pub use self::settings::{RunAs, StdioSettings};
+pub use self::settings::StdioSettings;
 use self::waiting::Attachment;
 use crate::sandbox::Protections;
+pub use crate::sandbox::RunAs;
 use crate::{Backend, Link, LinkLimits};
 
 /// Starts a process for every session that opens a link.

@@ -55,7 +55,7 @@ impl Refused {
             StatusCode::NOT_FOUND,
             format!(
                 "there is no endpoint at this path; a tenant's endpoint is {base}/TENANT/mcp \
-                 (Streamable HTTP) or {base}/TENANT/sse (HTTP+SSE of 2024-11-05), without a slash \
+                 (Streamable HTTP) or {base}/TENANT/sse (HTTP+SSE), without a slash \
                  at its end"
             ),
         )

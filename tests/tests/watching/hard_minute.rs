@@ -21,11 +21,12 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 33] = [
+const ONLY_IN_TROUBLE: [&str; 35] = [
     "roundhouse_access_log_left_out_total",
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
     "roundhouse_calls_sent_by_relay_total",
+    "roundhouse_child_handovers_total",
     "roundhouse_child_junk_lines_total",
     "roundhouse_child_orphans_killed_total",
     "roundhouse_child_stderr_dropped_lines_total",
@@ -50,6 +51,7 @@ const ONLY_IN_TROUBLE: [&str; 33] = [
     "roundhouse_requests_held",
     "roundhouse_sessions_reclaimed_total",
     "roundhouse_sessions_refused_total",
+    "roundhouse_settings_reloads_total",
     "roundhouse_stabilising",
     "roundhouse_sinks_overflowed_total",
     "roundhouse_store_failovers_total",

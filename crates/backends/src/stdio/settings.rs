@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroup::CgroupLimits;
 use crate::guard::{Confinement, ResourceLimits};
-use crate::sandbox::{Network, Protection, Protections, Sandbox};
+use crate::sandbox::{Network, Protection, Protections, RunAs, Sandbox};
 
 /// How long a start may take if nothing is set.
 const START: Duration = Duration::from_secs(60);
@@ -97,19 +97,6 @@ pub struct StdioSettings {
     /// in the folder of temporary files.
     #[serde(default)]
     pub write_paths: Vec<PathBuf>,
-}
-
-/// A user of the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunAs {
-    /// The number of the user.
-    pub uid: u32,
-    /// The number of the user's group.
-    pub gid: u32,
-    /// The name, if the machine knows one.
-    pub name: Option<String>,
-    /// The home directory, if the machine knows one.
-    pub home: Option<PathBuf>,
 }
 
 fn default_processes_max() -> u64 {
