@@ -1,5 +1,7 @@
 //! Tenants are added, changed and removed while a node runs.
 
+#![expect(clippy::print_stdout, reason = "the figures are what one test is run for")]
+
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 

@@ -215,10 +215,10 @@ impl PendingRequests {
                 Message::Request(request) => ids.push(request.id.clone()),
                 // A cancelled request gets no response, so it is no longer pending (CAN-01).
                 Message::Notification(notification) => {
-                    if let Some(id) = cancelled_id(notification) {
-                        if let Some(mut cancelled) = self.requests.remove(&id) {
-                            cancelled.end(Outcome::Cancelled);
-                        }
+                    if let Some(id) = cancelled_id(notification)
+                        && let Some(mut cancelled) = self.requests.remove(&id)
+                    {
+                        cancelled.end(Outcome::Cancelled);
                     }
                 }
                 Message::Response(_) => {}

@@ -99,8 +99,8 @@ fn is_program(path: &Path) -> Found {
 }
 
 fn look_up(name: &str, path: &OsStr) -> Found {
-    let all = std::env::split_paths(path).map(|folder| is_program(&folder.join(name)));
-    all.filter(|found| matches!(found, Found::Program)).next().unwrap_or(Found::Nothing)
+    let mut all = std::env::split_paths(path).map(|folder| is_program(&folder.join(name)));
+    all.find(|found| matches!(found, Found::Program)).unwrap_or(Found::Nothing)
 }
 
 #[cfg(test)]

@@ -88,6 +88,8 @@ fn unescape(word: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -107,7 +109,7 @@ mod tests {
     fn the_root_of_this_process_is_a_reachable_mount() {
         let mounts = read().unwrap();
         let reachable = |mount: &&Mount| mount.is_reachable().unwrap();
-        let at_root = mounts.iter().filter(|mount| mount.path == PathBuf::from("/"));
+        let at_root = mounts.iter().filter(|mount| mount.path.as_path() == Path::new("/"));
         assert_eq!(at_root.filter(reachable).count(), 1, "{mounts:?}");
     }
 }
