@@ -37,6 +37,10 @@ async fn a_forwarded_call_is_logged_at_the_clients_node_with_its_owner_and_its_c
             .with("log.access", "all")
     };
     let (owner, other) = (Node::start(&setup("n1"))?, Node::start(&setup("n2"))?);
+    // Before a node has a link of its own it does not know what its peer reads, and calls carry less.
+    while other.metric("roundhouse_peer_links").await? != Some(1.0) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let mut client = Client::open(&owner.demo(), "2025-11-25").await?;
     client.url = other.demo();
     let secret = "a text that no log may hold";

@@ -39,8 +39,8 @@ const ROUND_TIME_MIN: Duration = Duration::from_millis(500);
 /// The longest time between two rounds.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// The interval at which the metrics of tenants are brought up to date.
-const SHOWN_EVERY: Duration = Duration::from_secs(5);
+/// The interval at which the metrics of tenants are brought up to date: shorter than any scrape.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
 
 /// After a relief a tenant keeps an eighth less than its share, so that the next bytes do not lead
 /// to another.

@@ -32,8 +32,8 @@ pub(crate) async fn store(store: Arc<dyn Store>, readiness: Readiness, is_alone:
     }
 }
 
-/// The interval at which the metrics of tenants are brought up to date.
-const SHOWN_EVERY: Duration = Duration::from_secs(5);
+/// The interval at which the metrics of tenants are brought up to date: shorter than any scrape.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows how many server processes each tenant has, until it is aborted.
 pub(crate) async fn children(budget: Budget, labels: TenantLabels) {
