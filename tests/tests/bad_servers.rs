@@ -178,7 +178,7 @@ async fn check_refused_start(node: &Node) -> Result<()> {
 // holds: SEC-19
 #[tokio::test]
 async fn errors_tell_nothing_of_the_insides() -> Result<()> {
-    // A command after `--` is its user's own, who is told.
+    // A command after `--` belongs to the user of the node, who gets the reason.
     let node = Node::start(&Setup::config(
         "[tenants.demo]
          auth = 'open'

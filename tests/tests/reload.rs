@@ -155,6 +155,44 @@ async fn a_bad_file_leaves_what_runs_and_the_node_says_why() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_secret_that_changed_while_the_file_was_bad_reaches_new_sessions() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let secrets = folder.path().join("secrets.env");
+    let rotate = |version: &str| -> Result<()> {
+        std::fs::write(&secrets, format!("VERSION={version}\n"))?;
+        let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        Ok(std::fs::set_permissions(&secrets, owner_only)?)
+    };
+    rotate("one")?;
+    let tenant = program("secret", "' + __import__('os').environ['VERSION'] + '");
+    let good = format!("{tenant}env_file = {secrets:?}\n");
+    let node = Node::start(&Setup::config(good.clone()).with("node.reload_secs", 1))?;
+    let client = Client::open(node.mcp("secret"), NEWEST).await?;
+    ensure!(version(&client) == "one", "{}", client.welcome);
+    write(&node, &format!("{good}[tenants.lacks_a_server]\nauth = 'open'\n"))?;
+    // The node refuses the file, and then reads the changed secret with it.
+    let refused = async {
+        while !readyz(&node).await?.1.contains("remark: ") {
+            sleep(Duration::from_millis(50)).await;
+        }
+        rotate("two")?;
+        while node.metric("roundhouse_settings_reloads_total").await? < Some(2.0) {
+            sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(APPLIED, refused).await.with_context(|| node.output())??;
+    write(&node, &good)?;
+    let applied = async {
+        while version(&Client::open(node.mcp("secret"), NEWEST).await?) != "two" {
+            sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(APPLIED, applied).await.with_context(|| node.output())?
+}
+
+#[tokio::test]
 async fn a_hangup_signal_reads_the_settings_and_ends_no_node() -> Result<()> {
     // The node does not read the file by itself.
     let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 0))?;

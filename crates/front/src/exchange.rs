@@ -212,7 +212,7 @@ impl Exchange {
         self.note(|inner| inner.outcome = inner.outcome.or(Some(outcome)));
     }
 
-    /// Sets the outcome, whatever was noted before.
+    /// Sets the outcome, in place of one that was noted before.
     pub(crate) fn end_as(&mut self, outcome: Outcome) {
         self.note(|inner| inner.outcome = Some(outcome));
     }

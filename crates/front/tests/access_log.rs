@@ -40,7 +40,7 @@ fn outline(record: &ExchangeRecord) -> (&str, Option<&str>, Outcome) {
 async fn a_call_is_recorded_with_all_that_is_known_and_without_its_payload() {
     let node = node(parrot::backends(), |_| {});
     let session = Session::begin(&node.running, "2025-06-18").await;
-    let secret = "a text that nobody may read in a log";
+    let secret = "a text that no log may hold";
     let response = session.post(&call(7, "echo", json!({ "text": secret }))).await;
     let bytes = response.bytes().await.unwrap().len() as u64;
     assert_eq!(session.delete().await.status(), 204);

@@ -82,6 +82,9 @@ pub(crate) struct Reload {
     readiness: Readiness,
     /// The files as they were when they were read last.
     digests: Digests,
+    /// The files as they were when they were applied last: one of them may have changed together with
+    /// settings that were refused.
+    applied: Digests,
     /// How many tenants were removed.
     removals: u64,
 }
@@ -132,6 +135,7 @@ impl Reload {
     ) -> Self {
         Self {
             digests: reloading.digests.clone(),
+            applied: reloading.digests.clone(),
             reloading,
             settings: plan.settings.clone(),
             tenants: plan.tenants.clone(),
@@ -169,8 +173,8 @@ impl Reload {
             if digests == self.digests && !is_asked {
                 continue;
             }
-            let former = std::mem::replace(&mut self.digests, digests);
-            match self.apply(&former, &mut leaving).await {
+            self.digests = digests;
+            match self.apply(&mut leaving).await {
                 Ok(removed) => {
                     self.readiness.remark(REMARK, false);
                     RELOADS_APPLIED.inc();
@@ -199,7 +203,6 @@ impl Reload {
     /// Reads the settings and applies their tenants. Returns the tenants that were removed.
     async fn apply(
         &mut self,
-        former: &Digests,
         leaving: &mut BTreeMap<String, Leaving>,
     ) -> Result<Vec<Removal>, Problems> {
         let Reading { settings: new, problems } = self.read().await?;
@@ -211,7 +214,7 @@ impl Reload {
         let settings = Settings { tenants: new.tenants, ..self.settings.clone() };
         let plan = self.plan(settings.clone(), problems).await?;
         homes::create(&plan.homes)?;
-        let is_rotated = |file: &Path| former.get(file) != self.digests.get(file);
+        let is_rotated = |file: &Path| self.applied.get(file) != self.digests.get(file);
         let changes = Changes::between(&self.settings.tenants, &settings.tenants, is_rotated);
 
         let mut removed = Vec::new();
@@ -241,6 +244,7 @@ impl Reload {
         self.show_tenants(plan.tenants.by_name().iter().map(|t| Tenant::clone(t)), leaving);
         self.backends.start_in_advance();
         changes.log();
+        self.applied.clone_from(&self.digests);
         self.settings = settings;
         Ok(removed)
     }
