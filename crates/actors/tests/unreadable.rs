@@ -1,6 +1,5 @@
 //! A session whose owner has failed, and whose record or log the next node cannot read.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::nodes::{Common, Node};
@@ -31,7 +30,7 @@ async fn left_behind(written: Written, settings: Settings) -> ([Node; 2], Caller
     let (session, token) = (caller.session.clone(), record(&one, &caller).await.owner.token);
     match written {
         Written::State(bytes) => {
-            let state = State { version: 1_000, bytes: Arc::from(bytes) };
+            let state = State { version: 1_000, bytes: bytes.into() };
             assert_eq!(one.store.save(&session, token, state).await.unwrap(), 1_000);
         }
         Written::Log(entry) => {
@@ -80,8 +79,8 @@ async fn a_session_of_a_newer_layout_is_held_and_never_ended() {
         assert!(text(json).contains("could not be reached for 1 s"), "{}", text(json));
     }
     let left = record(&nodes[0], &caller).await;
-    assert_eq!((left.status, &*left.state.bytes), (RecordStatus::Released, &newer[..]));
+    assert_eq!((left.status, &*left.state.bytes.to_bytes()), (RecordStatus::Released, &newer[..]));
     let heir = Owner { token: left.owner.token.next(7), node: Incarnation(7) };
     let claim = nodes[0].store.claim(&caller.session, Expected::Released, heir, None, TTL);
-    assert_eq!(&*claim.await.unwrap().record.state.bytes, &newer[..]);
+    assert_eq!(&*claim.await.unwrap().record.state.bytes.to_bytes(), &newer[..]);
 }

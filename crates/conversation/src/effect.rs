@@ -1,11 +1,9 @@
 //! The effects of a session, which its caller performs.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use protocol::{Message, Rejection, RequestId};
 
-use crate::{EventId, SinkId};
+use crate::{EventId, SinkId, StateChange};
 
 /// One effect. Effects are performed in the order they are given.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,10 +58,10 @@ pub enum Effect {
     /// Write the state that must outlive this owner into the session's record; report
     /// [`crate::Event::Saved`] when the record holds it. A newer version replaces an older one.
     Save {
-        /// Rises with every change.
+        /// One more than that of the change before.
         version: u64,
-        /// The state, encoded; [`crate::Session::restore`] reads it.
-        state: Arc<[u8]>,
+        /// The state or what changed, encoded; [`crate::Session::restore`] reads it.
+        change: StateChange,
     },
     /// The session is over: it has no further effects, and its id is unknown from now on. Only
     /// the answers to DELETEs follow, on [`crate::Event::Ended`].

@@ -20,6 +20,7 @@ mod event_id;
 mod exchange;
 mod handshake;
 mod idle;
+mod journal;
 mod kept_results;
 mod lifecycle;
 mod limits;
@@ -53,6 +54,7 @@ mod write_barrier;
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{BudgetVerdict, Event, Millis, SinkId};
 pub use event_id::{EventId, OwnerTag};
+pub use journal::StateChange;
 pub use limits::Limits;
 #[cfg(feature = "mutants")]
 pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};

@@ -57,6 +57,10 @@ pub struct Limits {
     pub subscription_uri_bytes_max: usize,
     /// Most bytes of all subscribed URIs together; one that does not fit gets an error (-32000).
     pub subscriptions_bytes_max: usize,
+    /// A saved state of at most this many bytes is always saved whole; of a longer one, mostly what
+    /// changed. No setting: a smaller one saves no write, and a larger one makes writes longer.
+    #[serde(skip)]
+    pub whole_state_bytes_max: usize,
     /// Most bytes of `initialize` parameters that are kept: protocol version, capabilities and
     /// client info, without icons if they do not fit. If the rest is longer, `initialize` gets an
     /// error (-32602).
@@ -124,6 +128,7 @@ impl Default for Limits {
             subscriptions_max: 1_000,
             subscription_uri_bytes_max: 8 << 10,
             subscriptions_bytes_max: 256 << 10,
+            whole_state_bytes_max: 4 << 10,
             initialize_bytes_max: 16 << 10,
             waiting_max: 64,
             waiting_bytes_max: 4 << 20,

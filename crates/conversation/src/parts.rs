@@ -172,6 +172,9 @@ impl Parts {
         if mutant!("hand_out_entries_before_the_state") {
             context.effects.extend(self.streams.hand_out());
         }
+        if self.lifecycle.leaving().is_some() {
+            self.persisted.save_whole();
+        }
         self.persisted.save(context, &self.handshake);
         context.effects.extend(self.streams.hand_out());
         if mutant!("tell_before_the_append") {

@@ -19,6 +19,7 @@ use protocol::payload::LogLevel;
 use protocol::{ErrorCode, RequestId};
 
 use crate::handshake::Handshake;
+use crate::journal::{Change, Journal, StateChange};
 use crate::saved_ids::SavedIds;
 use crate::sparse::Sparse;
 use crate::state::State;
@@ -33,23 +34,37 @@ pub(crate) struct Persisted {
     level: Option<LogLevel>,
     /// The resources that the client has subscribed to; bounded by `subscriptions_max`.
     subscriptions: Sparse<Subscriptions>,
-    /// Requests that were cancelled, and whose cancellation is in no log.
-    cancelled: SavedIds,
-    /// Requests for which the client got a server request on another stream than their own.
-    with_server_requests: SavedIds,
+    ids: Sparse<Ids>,
     /// The state changed since it was saved last.
     is_changed: bool,
+    /// What changed, if the state is long.
+    journal: Sparse<Journal>,
     /// The version that was saved last.
     newest: u64,
     /// The newest version that the record holds.
     held: u64,
 }
 
+/// The ids of requests in a state.
+#[derive(Default)]
+struct Ids {
+    /// Requests that were cancelled, and whose cancellation is in no log.
+    cancelled: SavedIds,
+    /// Requests for which the client got a server request on another stream than their own.
+    with_server_requests: SavedIds,
+}
+
 impl Persisted {
     /// As another owner saved it.
-    pub(crate) fn restored(state: State<'_>, version: u64) -> Self {
+    pub(crate) fn restored(state: State<'_>, version: u64, limits: &Limits) -> Self {
         let level = state.level().filter(|_| !mutant!("restore_no_level"));
         let State { subscriptions, cancelled, with_server_requests, .. } = state;
+        let has_ids = !cancelled.is_empty() || !with_server_requests.is_empty();
+        let ids = has_ids.then(|| Ids {
+            cancelled: SavedIds::restored(cancelled.into()),
+            with_server_requests: SavedIds::restored(with_server_requests.into()),
+        });
+        let journal = Journal::new(limits, state.whole_bytes, state.difference_bytes);
         Self {
             level,
             subscriptions: if subscriptions.is_empty() {
@@ -57,9 +72,9 @@ impl Persisted {
             } else {
                 Sparse::new(subscriptions.into_owned().into_iter().collect())
             },
-            cancelled: SavedIds::restored(cancelled.into()),
-            with_server_requests: SavedIds::restored(with_server_requests.into()),
+            ids: Sparse::from_option(ids),
             is_changed: false,
+            journal: Sparse::from_option(journal),
             newest: version,
             held: version,
         }
@@ -84,20 +99,30 @@ impl Persisted {
         self.subscriptions.get().map_or(&NONE, Subscriptions::uris)
     }
 
-    /// The length of all URIs of subscriptions.
+    /// The length of all URIs of subscriptions, and of a long state as its owner keeps it, encoded.
     pub(crate) fn bytes(&self) -> usize {
+        self.subscription_bytes() + self.journal.get().map_or(0, Journal::bytes)
+    }
+
+    fn subscription_bytes(&self) -> usize {
         self.subscriptions.get().map_or(0, Subscriptions::bytes)
     }
 
     /// The server confirmed a subscription.
     pub(crate) fn subscribe(&mut self, uri: Box<str>) {
         let subscriptions = self.subscriptions.get_or_insert_with(Subscriptions::default);
+        if let Some(journal) = self.journal.get_mut() {
+            journal.note(Change::Subscribed(uri.clone()));
+        }
         self.is_changed |= subscriptions.add_uri(uri);
     }
 
     /// The server confirmed that a subscription has ended.
     pub(crate) fn unsubscribe(&mut self, uri: &str) {
         let Some(subscriptions) = self.subscriptions.get_mut() else { return };
+        if let Some(journal) = self.journal.get_mut() {
+            journal.note(Change::Unsubscribed(uri.into()));
+        }
         self.is_changed |= subscriptions.remove_uri(uri);
         if subscriptions.uris().is_empty() {
             self.subscriptions.clear();
@@ -142,7 +167,7 @@ impl Persisted {
         if self.subscriptions().contains(uri) {
             return Ok(());
         }
-        let bytes = self.bytes() + pending.map(str::len).sum::<usize>();
+        let bytes = self.subscription_bytes() + pending.map(str::len).sum::<usize>();
         let most = limits.subscriptions_bytes_max;
         if bytes + uri.len() > most {
             let message = format!(
@@ -156,25 +181,35 @@ impl Persisted {
 
     /// Was this request cancelled? Only for cancellations that no log holds.
     pub(crate) fn is_cancelled(&self, id: &RequestId) -> bool {
-        self.cancelled.contains(id)
+        self.ids.get().is_some_and(|ids| ids.cancelled.contains(id))
     }
 
     /// Saves the id of a cancelled request for the next owner; the notification is acknowledged
     /// once the record holds it. A duplex session has no next owner.
     pub(crate) fn save_cancelled(&mut self, context: &StepContext<'_>, id: &RequestId) {
         if !context.is_duplex() && !mutant!("forget_a_cancellation") {
-            self.is_changed |= self.cancelled.add_id(id);
+            let is_new = self.ids.get_or_insert_with(Ids::default).cancelled.add_id(id);
+            self.note_id(is_new, || Change::Cancelled(id.clone()));
         }
     }
 
     /// Did the client get a server request for this request on another stream than its own?
     pub(crate) fn has_sent_server_request(&self, id: &RequestId) -> bool {
-        self.with_server_requests.contains(id)
+        self.ids.get().is_some_and(|ids| ids.with_server_requests.contains(id))
     }
 
     /// Saves the id of a request for which the client is sent a server request on another stream.
     pub(crate) fn save_sent_server_request(&mut self, id: &RequestId) {
-        self.is_changed |= self.with_server_requests.add_id(id);
+        let ids = self.ids.get_or_insert_with(Ids::default);
+        let is_new = ids.with_server_requests.add_id(id);
+        self.note_id(is_new, || Change::WithServerRequest(id.clone()));
+    }
+
+    fn note_id(&mut self, is_new: bool, change: impl FnOnce() -> Change) {
+        self.is_changed |= is_new;
+        if let Some(journal) = self.journal.get_mut().filter(|_| is_new) {
+            journal.note(change());
+        }
     }
 
     /// The version with everything that has changed so far.
@@ -203,8 +238,34 @@ impl Persisted {
         if self.is_to_be_saved(context.is_duplex(), handshake) {
             self.is_changed = false;
             self.newest += 1;
-            let (version, state) = self.saved(handshake);
-            context.effects.push(Effect::Save { version, state });
+            let change = self.change(context.limits(), handshake);
+            context.effects.push(Effect::Save { version: self.newest, change });
+        }
+    }
+
+    /// What is to be saved: all of a short state, what changed of a long one.
+    fn change(&mut self, limits: &Limits, handshake: &Handshake) -> StateChange {
+        let changes = self.journal.get_mut().and_then(Journal::take_changes);
+        if let Some(changes) = changes {
+            let mut difference = self.without_collections(handshake);
+            difference.changes = changes.into();
+            let encoded = difference.encode();
+            if let Some(journal) = self.journal.get_mut() {
+                journal.note_difference(encoded.len());
+            }
+            return StateChange::Difference(encoded);
+        }
+        let whole = self.saved(handshake).1;
+        self.journal = Sparse::from_option(Journal::new(limits, whole.len(), 0));
+        StateChange::Whole(whole)
+    }
+
+    /// Saves the whole state if differences were saved: a node of the version before reads no
+    /// differences, and may be the next owner.
+    pub(crate) fn save_whole(&mut self) {
+        if self.journal.get().is_some_and(Journal::has_differences) {
+            self.journal.clear();
+            self.is_changed = true;
         }
     }
 
@@ -214,13 +275,20 @@ impl Persisted {
 
     /// The newest state and its version.
     pub(crate) fn saved(&self, handshake: &Handshake) -> (u64, Arc<[u8]>) {
+        let mut state = self.without_collections(handshake);
+        state.subscriptions = Cow::Borrowed(self.subscriptions());
+        if let Some(ids) = self.ids.get() {
+            state.cancelled = ids.cancelled.as_slice().to_vec();
+            state.with_server_requests = ids.with_server_requests.as_slice().to_vec();
+        }
+        (self.newest, state.encode())
+    }
+
+    fn without_collections(&self, handshake: &Handshake) -> State<'static> {
         let mut state = State::new(self.level, &handshake.server_lists());
         state.initialized = handshake.is_live();
-        state.subscriptions = Cow::Borrowed(self.subscriptions());
         state.tools = handshake.server_has_tools();
-        state.cancelled = self.cancelled.as_slice().to_vec();
-        state.with_server_requests = self.with_server_requests.as_slice().to_vec();
-        (self.newest, state.encode())
+        state
     }
 }
 

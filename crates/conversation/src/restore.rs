@@ -9,7 +9,7 @@ use crate::log_replay::replay_log;
 use crate::persisted::Persisted;
 use crate::state::State;
 use crate::streams::Streams;
-use crate::{Millis, OwnerTag, Saved, Unreadable};
+use crate::{Millis, Saved, SessionSetup, Unreadable};
 
 /// The parts of a session that outlive its owner.
 pub(crate) struct Restored {
@@ -23,8 +23,7 @@ impl Restored {
     /// Reads the saved session. Also returns the server requests that its owner left open.
     pub(crate) fn read(
         saved: Saved,
-        owner_tag: OwnerTag,
-        seed: u64,
+        setup: &SessionSetup,
         now: Millis,
     ) -> Result<(Self, Vec<OpenServerRequest>), Unreadable> {
         let Saved { revision, initialize, state, version, former, log } = saved;
@@ -33,8 +32,8 @@ impl Restored {
         if mutant!("restore_no_cancellation") {
             state.cancelled.clear();
         }
-        let replayed = replay_log(&log, &former, owner_tag, now)?;
-        let (streams, server_requests) = Streams::restored(replayed, seed);
+        let replayed = replay_log(&log, &former, setup.owner_tag, now)?;
+        let (streams, server_requests) = Streams::restored(replayed, setup.seed);
         let client = Client {
             revision,
             capabilities: params.capabilities,
@@ -44,7 +43,7 @@ impl Restored {
         };
         let handshake = Handshake::restored(client, state.initialized);
         let ended = EndedRequests::restored(&state.cancelled);
-        let persisted = Persisted::restored(state, version);
+        let persisted = Persisted::restored(state, version, &setup.limits);
         Ok((Self { handshake, streams, persisted, ended }, server_requests))
     }
 }

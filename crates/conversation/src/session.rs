@@ -57,8 +57,7 @@ impl Session {
         now: Millis,
         effects: &mut Vec<Effect>,
     ) -> Result<Self, Unreadable> {
-        let (owner_tag, seed) = (setup.owner_tag, setup.seed);
-        let (restored, server_requests) = Restored::read(saved, owner_tag, seed, now)?;
+        let (restored, server_requests) = Restored::read(saved, &setup, now)?;
         let mut session = Self { setup: setup.into(), parts: Parts::from_restored(restored, now) };
         let Self { setup, parts } = &mut session;
         let context = &mut StepContext { now, setup, effects };

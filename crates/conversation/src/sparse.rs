@@ -15,6 +15,11 @@ impl<T> Sparse<T> {
         Self(Some(Box::new(value)))
     }
 
+    /// The value, if there is one.
+    pub(crate) fn from_option(value: Option<T>) -> Self {
+        Self(value.map(Box::new))
+    }
+
     pub(crate) fn get(&self) -> Option<&T> {
         self.0.as_deref()
     }

@@ -1,4 +1,5 @@
-//! The encoding of the state in the session's record.
+//! The encoding of the state in the session's record: the whole state as a JSON object, and behind it
+//! an object for each difference that was saved later.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,9 +8,12 @@ use std::sync::Arc;
 use protocol::payload::LogLevel;
 use protocol::{Method, RequestId};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use thin_vec::ThinVec;
 
 use crate::Unreadable;
+use crate::journal::Change;
+use crate::saved_ids::SavedIds;
 
 /// The format that this version writes. It reads no later one.
 const FORMAT: u32 = 1;
@@ -17,7 +21,8 @@ const FORMAT: u32 = 1;
 /// The usual length of a state without its subscriptions.
 const REST_BYTES: usize = 256;
 
-/// The state as it is encoded.
+/// The state as it is encoded; or a difference, which has no subscriptions and no ids, but changes of
+/// them.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct State<'a> {
     format: u32,
@@ -40,6 +45,15 @@ pub(crate) struct State<'a> {
     /// own, oldest first.
     #[serde(default, rename = "askers", skip_serializing_if = "Vec::is_empty")]
     pub(crate) with_server_requests: Vec<RequestId>,
+    /// Of a difference: the changes of the subscriptions and ids, in their order.
+    #[serde(default, skip_serializing_if = "<[Change]>::is_empty")]
+    pub(crate) changes: Cow<'a, [Change]>,
+    /// The length of the whole state that was read.
+    #[serde(skip)]
+    pub(crate) whole_bytes: usize,
+    /// The length of the differences that were read.
+    #[serde(skip)]
+    pub(crate) difference_bytes: usize,
 }
 
 /// The field of every format of the state.
@@ -64,25 +78,55 @@ impl State<'_> {
 
     pub(crate) fn encode(&self) -> Arc<[u8]> {
         let uris: usize = self.subscriptions.iter().map(|uri| uri.len() + 3).sum();
-        let mut encoded = Vec::with_capacity(uris + REST_BYTES);
+        let changes: usize = self.changes.iter().map(Change::encoded_bytes).sum();
+        let mut encoded = Vec::with_capacity(uris + changes + REST_BYTES);
         // Writing strings and numbers to memory cannot fail.
         let written = serde_json::to_writer(&mut encoded, self);
         if written.is_ok() { encoded.into() } else { Arc::default() }
     }
 
-    /// Reads a state; none was written before the client sent `initialized`.
+    /// Reads a state with its differences; none was written before the client sent `initialized`.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
+        let mut objects = serde_json::Deserializer::from_slice(bytes).into_iter::<&RawValue>();
+        let mut next = || objects.next().transpose().map_err(|_| Unreadable::STATE);
+        let whole = next()?.ok_or(Unreadable::STATE)?.get();
+        let mut state = Self::read_object(whole)?;
+        state.whole_bytes = whole.len();
+        while let Some(difference) = next()? {
+            state.apply(Self::read_object(difference.get())?);
+            state.difference_bytes += difference.get().len();
+        }
+        Ok(state)
+    }
+
+    fn read_object(object: &str) -> Result<Self, Unreadable> {
         // Read first: the rest of a later format is unknown.
-        let Format { format } = serde_json::from_slice(bytes).map_err(|_| Unreadable::STATE)?;
+        let Format { format } = serde_json::from_str(object).map_err(|_| Unreadable::STATE)?;
         if format > FORMAT {
             return Err(Unreadable::NEWER_STATE);
         }
-        let state: Self = serde_json::from_slice(bytes).map_err(|_| Unreadable::STATE)?;
+        let state: Self = serde_json::from_str(object).map_err(|_| Unreadable::STATE)?;
         let level_is_known = state.level.as_deref().is_none_or(|l| LogLevel::named(l).is_some());
         if format == FORMAT && level_is_known { Ok(state) } else { Err(Unreadable::STATE) }
+    }
+
+    /// Changes the state as a difference says.
+    fn apply(&mut self, difference: State<'_>) {
+        self.initialized = difference.initialized;
+        self.level = difference.level;
+        self.lists = difference.lists;
+        self.tools = difference.tools;
+        for change in difference.changes.into_owned() {
+            match change {
+                Change::Subscribed(uri) => drop(self.subscriptions.to_mut().insert(uri)),
+                Change::Unsubscribed(uri) => drop(self.subscriptions.to_mut().remove(&uri)),
+                Change::Cancelled(id) => add_id(&mut self.cancelled, &id),
+                Change::WithServerRequest(id) => add_id(&mut self.with_server_requests, &id),
+            }
+        }
     }
 
     pub(crate) fn level(&self) -> Option<LogLevel> {
@@ -92,6 +136,13 @@ impl State<'_> {
     pub(crate) fn server_lists(&self) -> ThinVec<Method> {
         self.lists.iter().map(|name| Method::from(name.as_str())).collect()
     }
+}
+
+/// Adds an id as a session adds it.
+fn add_id(ids: &mut Vec<RequestId>, id: &RequestId) {
+    let mut saved = SavedIds::restored(std::mem::take(ids).into());
+    saved.add_id(id);
+    *ids = saved.as_slice().to_vec();
 }
 
 #[cfg(test)]
@@ -106,8 +157,17 @@ mod tests {
             read(r#"{"format":2,"initialized":{"since":7}}"#),
             Some(Unreadable::NEWER_STATE)
         );
-        for corrupt in ["{", r#"{"format":0,"initialized":true}"#, r#"{"format":1}"#] {
+        for corrupt in ["{", " ", r#"{"format":0,"initialized":true}"#, r#"{"format":1}"#] {
             assert_eq!(read(corrupt), Some(Unreadable::STATE), "{corrupt}");
         }
+        let whole = r#"{"format":1,"initialized":true}"#;
+        assert_eq!(read(&format!("{whole}{whole}")), None);
+        for corrupt in
+            ["{", "7", r#"{"format":1}"#, r#"{"format":1,"initialized":true,"changes":[{"x":1}]}"#]
+        {
+            assert_eq!(read(&format!("{whole}{corrupt}")), Some(Unreadable::STATE), "{corrupt}");
+        }
+        let newer = r#"{"format":2}"#;
+        assert_eq!(read(&format!("{whole}{newer}")), Some(Unreadable::NEWER_STATE));
     }
 }

@@ -94,6 +94,8 @@ fn wide() -> Limits {
         exchanges_max: 200,
         server_requests_max: 200,
         progress_burst: 1_000,
+        // Each second state is saved as a difference.
+        whole_state_bytes_max: 0,
         ..Limits::default()
     }
 }

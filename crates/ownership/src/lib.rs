@@ -34,7 +34,7 @@ pub use lease::{Lease, Marking, Presence, Renewed};
 #[cfg(feature = "mutants")]
 pub use mutants::MUTANTS;
 pub use primary::{Primary, PrimaryId};
-pub use record::{Digest, FORMER_MAX, Record, RecordStatus, State};
+pub use record::{Digest, FORMER_MAX, Record, RecordStatus, State, StateBytes, StateExtension};
 pub use reply_event::ReplyEvent;
 #[cfg(feature = "mutants")]
 pub use rules::{Rule, RuleSet};

@@ -21,7 +21,7 @@ mod token_doubt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use conversation::mutant;
+use conversation::{StateChange, mutant};
 use protocol::SessionId;
 
 use self::attempts::Attempts;
@@ -36,7 +36,9 @@ pub use self::op::Op;
 pub use self::snapshot::{Acquired, Claimable, LeaseSnapshot, Stabilisation};
 use self::token_doubt::{SentClaim, TokenDoubt};
 use crate::rules::rule;
-use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, RecordStatus, State, Token};
+use crate::{
+    Appended, Batch, Claimed, Error, Expected, Owner, Record, RecordStatus, StateExtension, Token,
+};
 
 /// The result of an operation.
 #[derive(Debug)]
@@ -78,6 +80,8 @@ pub struct Ownership {
     ttl: Duration,
     /// The version of the state that the store's record holds.
     saved: u64,
+    /// The store's record has another version, so that nothing can be added to it.
+    must_save_whole: bool,
     log_tail: LogTail,
     /// The generation of the lease under which the session was claimed.
     lease_generation: u64,
@@ -122,14 +126,17 @@ impl Ownership {
     /// The ownership that a record states.
     pub fn new(
         session: SessionId,
-        record: Record,
+        mut record: Record,
         Acquired { lease_generation, failover_generation }: Acquired,
         ttl: Duration,
         now: u64,
     ) -> Self {
+        // From now on each difference belongs to one version.
+        record.state.bytes = std::mem::take(&mut record.state.bytes).joined();
         Self {
             session,
             saved: record.state.version,
+            must_save_whole: false,
             record,
             ttl,
             log_tail: LogTail::new(),
@@ -180,11 +187,20 @@ impl Ownership {
         self.refresh.is_forced |= self.log_tail.push(first, floor, entries);
     }
 
-    /// Takes a state for the record.
-    pub fn save_state(&mut self, state: State) {
-        if state.version > self.record.state.version {
-            self.record.state = state;
+    /// Takes a change of the state for the record. Changes come in the order of their versions.
+    pub fn save_state(&mut self, version: u64, change: StateChange) {
+        let state = &mut self.record.state;
+        if version <= state.version {
+            return;
         }
+        match change {
+            StateChange::Whole(bytes) => state.bytes = bytes.into(),
+            StateChange::Difference(bytes) => {
+                debug_assert_eq!(version, state.version + 1, "a change of the state is missing");
+                state.bytes.push(bytes);
+            }
+        }
+        state.version = version;
     }
 
     /// Releases the session once the store holds everything.
@@ -368,8 +384,18 @@ impl Ownership {
     }
 
     fn send_save(&mut self) -> Op {
-        self.phase = Phase::InFlight(InFlight::Save { end: self.log_tail.end() });
-        Op::Save { token: self.token(), state: self.record.state.clone() }
+        let state = &self.record.state;
+        self.phase =
+            Phase::InFlight(InFlight::Save { end: self.log_tail.end(), version: state.version });
+        let token = self.token();
+        let added = state.bytes.added(state.version - self.saved).filter(|_| !self.must_save_whole);
+        match added {
+            Some(bytes) => {
+                let extension = StateExtension { after: self.saved, version: state.version, bytes };
+                Op::ExtendState { token, extension }
+            }
+            None => Op::Save { token, state: state.clone() },
+        }
     }
 
     fn batch(&self, LogSlice { first, floor, entries }: LogSlice, prolongs: bool) -> Batch {

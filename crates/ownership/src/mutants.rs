@@ -39,6 +39,10 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("ownership.reassert_without_the_oldest_entry", "a re-assertion leaves out its first entry"),
     ("ownership.reassert_without_the_log", "a re-assertion writes the record only"),
     ("ownership.append_without_the_oldest_entry", "an append leaves out its first entry"),
+    (
+        "ownership.take_an_extension_for_written",
+        "a difference counts as written although the record had another version",
+    ),
     ("ownership.take_a_save_for_the_newest", "a saved state counts as the newest one"),
     (
         "ownership.report_nothing_after_a_retry",

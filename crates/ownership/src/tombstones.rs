@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use protocol::SessionId;
 
-use crate::{Batch, Error, Record, State};
+use crate::{Batch, Error, Record, State, StateBytes};
 
 /// Most tombstones that are kept. At the limit the oldest is dropped early: a failover loses the
 /// newest writes first. Each takes some hundred bytes.
@@ -43,7 +43,7 @@ impl Tombstone {
     /// The tombstone of the session of this record, to be kept until `until_ms`.
     pub fn new(session: SessionId, record: Record, generation: Option<u64>, until_ms: u64) -> Self {
         // The other fields are not written.
-        let state = State { version: record.state.version, bytes: Arc::default() };
+        let state = State { version: record.state.version, bytes: StateBytes::default() };
         let record = Record { initialize: Arc::default(), state, ..record };
         Self { session, record, generation, until: until_ms }
     }

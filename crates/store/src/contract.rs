@@ -24,7 +24,7 @@ use protocol::SessionId;
 
 use crate::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Owner, PrimaryId, Record,
-    RecordStatus, State, Store, Token,
+    RecordStatus, State, StateExtension, Store, Token,
 };
 
 /// A store under test, and its clock.
@@ -112,6 +112,8 @@ macro_rules! contract {
         );
         $crate::contract!(@tests saving, $world;
             only_a_higher_version_is_written,
+            an_extension_is_added_to_the_version_before_it,
+            a_claimant_adds_to_a_state_with_differences,
             a_late_state_does_not_replace_a_newer_one,
             a_deposed_owner_saves_nothing,
             a_claimant_gets_the_newest_state,
@@ -263,6 +265,16 @@ impl<'w> Scene<'w> {
     async fn save(&self, owner: Owner, version: u64, text: &'static str) -> Result<u64, Error> {
         let state = State { version, bytes: text.as_bytes().into() };
         self.store().save(&self.session, owner.token, state).await
+    }
+
+    async fn extend(
+        &self,
+        owner: Owner,
+        (after, version): (u64, u64),
+        text: &'static str,
+    ) -> Result<u64, Error> {
+        let extension = StateExtension { after, version, bytes: text.as_bytes().into() };
+        self.store().extend_state(&self.session, owner.token, extension).await
     }
 
     async fn release(&self, owner: Owner) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use protocol::SessionId;
 
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, Renewed, State, Store, Token,
+    Primary, PrimaryId, Record, Renewed, State, StateExtension, Store, Token,
 };
 
 /// Declares the layer, and makes each layer a store, from one list of operations.
@@ -74,6 +74,7 @@ layer! {
     fn append(batch: Batch) -> Appended;
     fn reassert(record: Record, ring: Batch) -> Appended;
     fn save(session: &SessionId, token: Token, state: State) -> u64;
+    fn extend_state(session: &SessionId, token: Token, extension: StateExtension) -> u64;
     fn release(
         session: &SessionId,
         token: Token,

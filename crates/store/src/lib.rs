@@ -27,7 +27,8 @@ pub use layer::StoreLayer;
 pub use memory::Memory;
 pub use ownership::{
     Appended, Batch, Claimed, Digest, Error, Expected, FORMER_MAX, Incarnation, Lease, Marking,
-    Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, State, Token,
+    Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, State, StateBytes,
+    StateExtension, Token,
 };
 
 /// The shared state that every node reads and writes.
@@ -86,6 +87,16 @@ pub trait Store: Send + Sync + 'static {
     /// Writes the session's state if its version is above the record's. Returns the version
     /// that the record has afterwards.
     async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error>;
+
+    /// Adds bytes to the session's state if its record has the version before them. Returns the
+    /// version that the record has afterwards. If that is below the extension's, nothing was
+    /// written, and the whole state must be [saved](Self::save).
+    async fn extend_state(
+        &self,
+        session: &SessionId,
+        token: Token,
+        extension: StateExtension,
+    ) -> Result<u64, Error>;
 
     /// Releases the session. This is the last operation under a token. A repetition
     /// succeeds. `at` is as for [claims](Self::claim).

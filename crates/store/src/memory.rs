@@ -25,7 +25,7 @@ use self::leases::Leases;
 use self::shard::Shard;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    PrimaryId, Record, Renewed, State, Store, Token,
+    PrimaryId, Record, Renewed, State, StateExtension, Store, Token,
 };
 
 /// Number of shards: enough that threads rarely contend for one lock.
@@ -148,6 +148,16 @@ impl Store for Memory {
     async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error> {
         let now = self.now();
         self.shard_at(session, now).save(session, token, state, now)
+    }
+
+    async fn extend_state(
+        &self,
+        session: &SessionId,
+        token: Token,
+        extension: StateExtension,
+    ) -> Result<u64, Error> {
+        let now = self.now();
+        self.shard_at(session, now).extend_state(session, token, extension, now)
     }
 
     async fn release(

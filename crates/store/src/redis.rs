@@ -43,7 +43,7 @@ pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, RecordStatus, Renewed, State, Store, Token,
+    Primary, PrimaryId, Record, RecordStatus, Renewed, State, StateExtension, Store, Token,
 };
 
 /// A [`Store`] in Redis.
@@ -241,10 +241,24 @@ impl Store for Redis {
         let command = RedisCommand::script(ScriptName::Save, &[&key])
             .arg(&layout::encode_token(token))
             .arg(&state.version.to_be_bytes())
-            .arg(&*state.bytes);
-        let words = script_result(self.client.execute(command).await?.value)?;
-        let version = words.first().and_then(bytes).and_then(|bytes| bytes.try_into().ok());
-        version.map(u64::from_be_bytes).ok_or_else(undecodable)
+            .arg(&*state.bytes.to_bytes())
+            .arg(&[layout::layout(&state.bytes)]);
+        decode_version(&script_result(self.client.execute(command).await?.value)?)
+    }
+
+    async fn extend_state(
+        &self,
+        session: &SessionId,
+        token: Token,
+        extension: StateExtension,
+    ) -> Result<u64, Error> {
+        let key = self.keys.record(session);
+        let command = RedisCommand::script(ScriptName::ExtendState, &[&key])
+            .arg(&layout::encode_token(token))
+            .arg(&extension.after.to_be_bytes())
+            .arg(&extension.version.to_be_bytes())
+            .arg(&*extension.bytes);
+        decode_version(&script_result(self.client.execute(command).await?.value)?)
     }
 
     async fn release(
@@ -313,6 +327,12 @@ impl Store for Redis {
 fn encoded(record: &Record) -> Result<Vec<u8>, Error> {
     layout::encode_record(record)
         .ok_or_else(|| unavailable("the session record is too long to be written to redis"))
+}
+
+/// Decodes the version that a script returns.
+fn decode_version(words: &[Value]) -> Result<u64, Error> {
+    let version = words.first().and_then(bytes).and_then(|bytes| bytes.try_into().ok());
+    version.map(u64::from_be_bytes).ok_or_else(undecodable)
 }
 
 fn decode_log(entries: Vec<Value>) -> Result<Vec<(u64, Bytes)>, Error> {

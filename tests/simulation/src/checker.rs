@@ -294,7 +294,10 @@ impl Checker {
             | (Command::Reassert(record, _), RedisAnswer::Appended(Ok(_))) => record.owner,
             (Command::Claim(_, _, new), RedisAnswer::Claimed(Ok(_))) => *new,
             (Command::Append(Batch { token, .. }), RedisAnswer::Appended(Ok(_)))
-            | (Command::Save(_, token, _), RedisAnswer::Saved(Ok(_)))
+            | (
+                Command::Save(_, token, _) | Command::ExtendState(_, token, _),
+                RedisAnswer::Saved(Ok(_)),
+            )
             | (Command::Release(_, token) | Command::End(_, token), RedisAnswer::Done(Ok(()))) => {
                 Owner { token: *token, node: from }
             }

@@ -127,6 +127,8 @@ impl World {
             ask_secs: 12,
             request_secs: 40,
             log_events_max: self.plan.log_events,
+            // Each second state is saved as a difference.
+            whole_state_bytes_max: 0,
             ..Limits::default()
         };
         SessionSetup {
@@ -221,7 +223,7 @@ impl World {
         let saved = Saved {
             revision,
             initialize: record.initialize.clone(),
-            state: record.state.bytes.clone(),
+            state: record.state.bytes.to_bytes(),
             version: record.state.version,
             former: record.former.iter().map(|token| OwnerTag(token.random)).collect(),
             log: log.clone(),
@@ -427,9 +429,9 @@ impl World {
                     self.operate(at, id, owned);
                 }
             }
-            Effect::Save { version, state } => {
+            Effect::Save { version, change } => {
                 if let Some(ownership) = &mut owned.ownership {
-                    ownership.save_state(State { version, bytes: state });
+                    ownership.save_state(version, change);
                     self.operate(at, id, owned);
                 }
             }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ownership::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    PrimaryId, Record, RecordStatus, Renewed, State, Token,
+    PrimaryId, Record, RecordStatus, Renewed, State, StateExtension, Token,
 };
 use protocol::SessionId;
 use store::{Memory, Store};
@@ -31,6 +31,7 @@ pub(super) enum Command {
     Append(Batch),
     Reassert(Record, Batch),
     Save(SessionId, Token, State),
+    ExtendState(SessionId, Token, StateExtension),
     Release(SessionId, Token),
     End(SessionId, Token),
     Renew(Lease, u64),
@@ -70,6 +71,7 @@ impl Command {
             | Self::Read(session)
             | Self::Claim(session, ..)
             | Self::Save(session, ..)
+            | Self::ExtendState(session, ..)
             | Self::Release(session, _)
             | Self::End(session, _) => Some(session),
             Self::Append(batch) | Self::Reassert(_, batch) => Some(&batch.session),
@@ -89,7 +91,7 @@ impl Command {
     fn grows(&self) -> bool {
         match self {
             Self::Append(batch) => !batch.entries.is_empty(),
-            Self::Create(..) | Self::Reassert(..) | Self::Save(..) => true,
+            Self::Create(..) | Self::Reassert(..) | Self::Save(..) | Self::ExtendState(..) => true,
             _ => false,
         }
     }
@@ -107,7 +109,7 @@ impl Command {
             Self::Read(_) => Answer::Read(Err(error())),
             Self::Claim(..) => Answer::Claimed(Err(error())),
             Self::Append(_) | Self::Reassert(..) => Answer::Appended(Err(error())),
-            Self::Save(..) => Answer::Saved(Err(error())),
+            Self::Save(..) | Self::ExtendState(..) => Answer::Saved(Err(error())),
             Self::Renew(..) => Answer::Renewed(Err(error())),
             Self::Nodes => Answer::Nodes(Err(error())),
             Self::Presence(_) => Answer::Presence(Err(error())),
@@ -141,6 +143,9 @@ impl Command {
                 format!("claim released -> {}", short(new.token))
             }
             Self::Save(_, token, state) => format!("save {} v{}", short(*token), state.version),
+            Self::ExtendState(_, token, extension) => {
+                format!("extend {} v{} to v{}", short(*token), extension.after, extension.version)
+            }
             Self::Release(_, token) => format!("release {}", short(*token)),
             Self::End(_, token) => format!("end {}", short(*token)),
             Self::Read(_) => "read".to_owned(),
@@ -276,6 +281,9 @@ impl Server {
             }
             Command::Save(session, token, state) => {
                 Answer::Saved(at_once(memory.save(&session, token, state)))
+            }
+            Command::ExtendState(session, token, extension) => {
+                Answer::Saved(at_once(memory.extend_state(&session, token, extension)))
             }
             Command::Release(session, token) => {
                 Answer::Done(at_once(memory.release(&session, token, None, self.ttl)))

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use conversation::{Effect, Event, Millis, SinkId};
 use ownership::machine::Ownership;
-use store::{Error, State};
+use store::Error;
 
 use super::actor::SessionActor;
 use super::life::{Life, Recorded};
@@ -90,8 +90,8 @@ impl SessionActor {
             Effect::Append { first, floor, entries } => {
                 self.write_log(|log_writer| log_writer.push(first, floor, entries));
             }
-            Effect::Save { version, state } => {
-                self.write_log(|log_writer| log_writer.save(State { version, bytes: state }));
+            Effect::Save { version, change } => {
+                self.write_log(|log_writer| log_writer.save(version, change));
             }
             Effect::Over { cause } => self.leave(End::Over(cause)),
             Effect::Count(fact) => metrics::count_fact(&fact),

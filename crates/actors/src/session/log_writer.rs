@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use conversation::StateChange;
 use ownership::machine::{LeaseSnapshot, Op, OpResult, Outcome, Ownership};
 use protocol::SessionId;
-use store::{Record, State, Store, Token};
+use store::{Record, Store, Token};
 
 use crate::lifetimes::Lifetimes;
 use crate::metrics;
@@ -90,9 +91,9 @@ impl LogWriter {
         self.is_dirty = true;
     }
 
-    /// Sets the state to save.
-    pub(crate) fn save(&mut self, state: State) {
-        self.ownership.save_state(state);
+    /// Adds a change of the state to save.
+    pub(crate) fn save(&mut self, version: u64, change: StateChange) {
+        self.ownership.save_state(version, change);
         self.is_dirty = true;
     }
 
@@ -215,6 +216,9 @@ fn perform_operation(
         Op::Save { token, state } => {
             Box::pin(async move { OpResult::Saved(store.save(&session, token, state).await) })
         }
+        Op::ExtendState { token, extension } => Box::pin(async move {
+            OpResult::Saved(store.extend_state(&session, token, extension).await)
+        }),
         Op::Claim { expected, new, at } => Box::pin(async move {
             OpResult::Claimed(
                 store.claim(&session, expected, new, at, lifetimes.owned.into()).await,

@@ -130,7 +130,7 @@ pub(crate) fn restore_session(
     let saved = Saved {
         revision,
         initialize: Arc::clone(&initialize),
-        state: record.state.bytes.clone(),
+        state: record.state.bytes.to_bytes(),
         version: record.state.version,
         former: record.former.iter().map(|token| OwnerTag(token.random)).collect(),
         log,

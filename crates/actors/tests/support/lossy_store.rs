@@ -8,7 +8,7 @@ use std::time::Duration;
 use protocol::SessionId;
 use store::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Marking, Memory, Owner, Primary,
-    PrimaryId, Record, State, Store, StoreLayer, Token,
+    PrimaryId, Record, State, StateExtension, Store, StoreLayer, Token,
 };
 
 /// The store of a whole cluster.
@@ -91,6 +91,17 @@ impl StoreLayer for LossyStore {
             return Err(unavailable());
         }
         self.memory().save(s, t, st).await
+    }
+    async fn extend_state(
+        &self,
+        s: &SessionId,
+        t: Token,
+        extension: StateExtension,
+    ) -> Result<u64, Error> {
+        if self.is_full.load(Ordering::SeqCst) {
+            return Err(unavailable());
+        }
+        self.memory().extend_state(s, t, extension).await
     }
     async fn release(
         &self,

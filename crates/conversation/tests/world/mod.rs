@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use conversation::{
     Answer, Cause, Effect, Ending, Event, EventId, Frame, Limits, Millis, OwnerTag, Refusal, Rerun,
-    Saved, Session, SessionSetup, SinkId,
+    Saved, Session, SessionSetup, SinkId, StateChange,
 };
 use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
 
@@ -92,6 +92,8 @@ pub(crate) struct World {
     steps: u32,
     /// The state in the record, and its version.
     pub(crate) state: (u64, Arc<[u8]>),
+    /// The length of each change that was saved.
+    pub(crate) saves: Vec<usize>,
     /// The params of `initialize`.
     initialize: String,
     /// The tag of this owner, and those of former ones, newest first.
@@ -112,7 +114,7 @@ enum Held {
 /// One write that the store has not acknowledged.
 enum Batch {
     Append { first: u64, floor: u64, entries: Vec<Bytes> },
-    Save { version: u64, state: Arc<[u8]> },
+    Save { version: u64, change: StateChange },
 }
 
 impl World {
@@ -161,6 +163,7 @@ impl World {
             emptied: 0,
             steps: 0,
             state: (0, Arc::default()),
+            saves: Vec::new(),
             initialize: String::new(),
             owner_tag: OwnerTag(0xfeed),
             former: Vec::new(),
@@ -364,10 +367,13 @@ impl World {
                 self.held.retain(|number, _| *number >= floor);
                 Held::Through(first + entries.len() as u64 - 1)
             }
-            Batch::Save { version, state } => {
-                if version > self.state.0 {
-                    self.state = (version, state);
-                }
+            Batch::Save { version, change } => {
+                assert_eq!(version, self.state.0 + 1, "each version is saved once");
+                let bytes = match change {
+                    StateChange::Whole(whole) => whole,
+                    StateChange::Difference(more) => [&*self.state.1, &*more].concat().into(),
+                };
+                self.state = (version, bytes);
                 Held::State(version)
             }
         }
@@ -391,6 +397,7 @@ impl World {
             duplex: None,
         };
         let saved = self.saved();
+        let newest = (!self.session.is_over()).then(|| self.session.saved());
         self.emptied += u32::from(self.held.is_empty());
         let last = self.held.last_key_value().map_or(0, |(number, _)| *number);
         (self.appended, self.acknowledged) = (last, last);
@@ -400,6 +407,13 @@ impl World {
         }
         let mut effects = Vec::new();
         self.session = Session::restore(setup, saved, self.now, &mut effects).unwrap();
+        if let Some((version, newest)) = newest.filter(|(version, _)| *version == self.state.0) {
+            let restored = self.session.saved();
+            assert!(
+                restored == (version, newest),
+                "the restored state is not the one that was saved"
+            );
+        }
         self.perform_all(effects);
     }
 
@@ -477,8 +491,10 @@ impl World {
                 assert!(connection.open, "written before it was opened: {frame:?}");
                 connection.frames.push(frame);
             }
-            Effect::Save { version, state } => {
-                self.pending.push_back(Batch::Save { version, state });
+            Effect::Save { version, change } => {
+                let (StateChange::Whole(bytes) | StateChange::Difference(bytes)) = &change;
+                self.saves.push(bytes.len());
+                self.pending.push_back(Batch::Save { version, change });
             }
             Effect::Finish { sink, ending } => {
                 let connection = self.connection(sink);

@@ -10,6 +10,8 @@ pub(super) enum InFlight {
     /// Once it succeeds, the record holds the state that entries below this number belong to.
     Save {
         end: u64,
+        /// The version of that state.
+        version: u64,
     },
     /// The lease generation and the failover generation in which it was sent.
     Claim {

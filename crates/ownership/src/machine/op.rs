@@ -1,6 +1,6 @@
 //! The store operations that an [`Ownership`](super::Ownership) returns.
 
-use crate::{Batch, Expected, Owner, PrimaryId, Record, State, Token};
+use crate::{Batch, Expected, Owner, PrimaryId, Record, State, StateExtension, Token};
 
 /// The next operation on the store.
 #[derive(Clone, Debug)]
@@ -15,6 +15,13 @@ pub enum Op {
         token: Token,
         /// What to save.
         state: State,
+    },
+    /// Add what changed to the state.
+    ExtendState {
+        /// The token of the owner.
+        token: Token,
+        /// What to add.
+        extension: StateExtension,
     },
     /// Claim the session.
     Claim {

@@ -18,9 +18,13 @@ fn record() -> Record {
         principal: crate::Digest([0; 32]),
         revision: "2025-11-25".into(),
         initialize: [].into(),
-        state: State::default(),
+        state: crate::State::default(),
         status: RecordStatus::Owned,
     }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// An ownership of lease generation 0, the ring of its session, and what its node knows.
@@ -32,6 +36,10 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
+    fixture_of(record())
+}
+
+fn fixture_of(record: Record) -> Fixture {
     let session = SessionId::parse("a-session").unwrap();
     let snapshot = LeaseSnapshot {
         now: 0,
@@ -43,7 +51,7 @@ fn fixture() -> Fixture {
     };
     let ownership = Ownership::new(
         session,
-        record(),
+        record,
         Acquired { lease_generation: 0, failover_generation: 1 },
         TTL,
         0,
@@ -65,6 +73,17 @@ fn appended(through: u64) -> OpResult {
 }
 
 impl Fixture {
+    /// The session saves its whole state, which is the number of this version.
+    fn saves(&mut self, version: u64) {
+        let whole = StateChange::Whole(version.to_string().into_bytes().into());
+        self.ownership.save_state(version, whole);
+    }
+
+    /// The session saves what changed.
+    fn changes(&mut self, version: u64, difference: &str) {
+        self.ownership.save_state(version, StateChange::Difference(difference.as_bytes().into()));
+    }
+
     fn say(&mut self, entry: &'static str) {
         self.ring.push(Bytes::from_static(entry.as_bytes()));
         let number = self.ring.len() as u64;
@@ -90,7 +109,13 @@ impl Fixture {
                 batch.first,
                 text(&batch.entries)
             ),
-            Some(Op::Save { state, .. }) => format!("save {}", state.version),
+            Some(Op::Save { state, .. }) => {
+                format!("save {} {}", state.version, lossy(&state.bytes.to_bytes()))
+            }
+            Some(Op::ExtendState { extension, .. }) => {
+                let StateExtension { after, version, bytes } = extension;
+                format!("extend {after} to {version} {}", lossy(&bytes))
+            }
             Some(Op::Claim { expected: Expected::Token(token), new, .. }) => {
                 format!("claim {} from {}", new.token.counter, token.counter)
             }
@@ -238,9 +263,9 @@ fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
 #[test]
 fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
     let mut fixture = fixture();
-    let state = State { version: 7, bytes: [].into() };
-    fixture.ownership.save_state(state.clone());
-    fixture.does("save 7");
+    let state = crate::State { version: 7, bytes: (*b"7").into() };
+    fixture.saves(7);
+    fixture.does("save 7 7");
     // The claim was executed, and its answer was lost.
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
     fixture.snapshot = LeaseSnapshot { now: 9_000, lease_generation: Some(1), ..fixture.snapshot };

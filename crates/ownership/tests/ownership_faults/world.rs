@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use conversation::StateChange;
 use futures_util::FutureExt;
 use protocol::SessionId;
 use store::{Memory, Store};
@@ -78,7 +79,7 @@ fn unavailable<T>() -> Result<T, Error> {
 fn nothing(op: &Op) -> OpResult {
     match op {
         Op::Append(_) | Op::Reassert(..) => OpResult::Appended(unavailable()),
-        Op::Save { .. } => OpResult::Saved(unavailable()),
+        Op::Save { .. } | Op::ExtendState { .. } => OpResult::Saved(unavailable()),
         Op::Claim { .. } => OpResult::Claimed(unavailable()),
         Op::Release { .. } | Op::End { .. } => OpResult::Done(unavailable()),
     }
@@ -134,6 +135,10 @@ impl World {
             }
             StoreCommand::Op(Op::Save { token, state }) => {
                 OpResult::Saved(store.save(&id, token, state).now_or_never().unwrap())
+            }
+            StoreCommand::Op(Op::ExtendState { token, extension }) => {
+                let extended = store.extend_state(&id, token, extension);
+                OpResult::Saved(extended.now_or_never().unwrap())
             }
             StoreCommand::Op(Op::Claim { expected, new, at }) => {
                 OpResult::Claimed(store.claim(&id, expected, new, at, TTL).now_or_never().unwrap())
@@ -239,7 +244,7 @@ impl World {
             Step::Save(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
                 owned.version += 1;
-                owned.ownership.save_state(State { version: owned.version, bytes: [].into() });
+                owned.ownership.save_state(owned.version, change_to(owned.version));
             }
             Step::Act(node, fate) => self.act(node, fate),
             Step::Arrive(which) if which < self.late.len() => {
@@ -445,7 +450,11 @@ impl World {
     }
 
     pub(crate) fn check(&mut self) {
-        let status = self.record().map(|record| record.status);
+        let record = self.record();
+        if let Some(state) = record.as_ref().map(|record| &record.state) {
+            assert!(is_state_of(&state.bytes.to_bytes(), state.version), "{state:?}");
+        }
+        let status = record.map(|record| record.status);
         self.ended |= status == Some(RecordStatus::Ended);
         let is_back = self.ended && !matches!(status, None | Some(RecordStatus::Ended));
         assert!(!is_back, "a session that had ended exists again");
@@ -508,4 +517,18 @@ impl World {
         let ring: Vec<_> = (owned.first..).zip(owned.ring.iter().cloned()).collect();
         assert_eq!(self.log(), ring);
     }
+}
+
+/// The change of the state to this version.
+fn change_to(version: u64) -> StateChange {
+    let bytes = version.to_be_bytes().into();
+    if version % 4 == 1 { StateChange::Whole(bytes) } else { StateChange::Difference(bytes) }
+}
+
+/// Are these the bytes of a state with this version: a whole one, and each difference after it? A
+/// tombstone has none.
+fn is_state_of(bytes: &[u8], version: u64) -> bool {
+    let parts = bytes.chunks(8).map(|part| u64::from_be_bytes(part.try_into().unwrap()));
+    let whole = version.saturating_sub((version.wrapping_sub(1)) % 4);
+    bytes.is_empty() || parts.eq(whole..=version)
 }

@@ -11,7 +11,7 @@ use protocol::SessionId;
 use super::log::Log;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, FORMER_MAX, Owner, Record, RecordStatus, State,
-    Token,
+    StateBytes, StateExtension, Token,
 };
 
 /// The most tombstones of a shard. At the bound the oldest one is dropped before its time to live
@@ -161,6 +161,21 @@ impl Shard {
         Ok(save(&mut self.owned(session, token, now)?.record, state))
     }
 
+    pub(super) fn extend_state(
+        &mut self,
+        session: &SessionId,
+        token: Token,
+        extension: StateExtension,
+        now: u64,
+    ) -> Result<u64, Error> {
+        let state = &mut self.owned(session, token, now)?.record.state;
+        if state.version == extension.after {
+            state.bytes.push(extension.bytes);
+            state.version = extension.version;
+        }
+        Ok(state.version)
+    }
+
     pub(super) fn release(
         &mut self,
         session: &SessionId,
@@ -303,7 +318,7 @@ fn tombstone(record: Record) -> Record {
     Record {
         former: Vec::new(),
         initialize: Arc::default(),
-        state: State { version: record.state.version, bytes: Arc::default() },
+        state: State { version: record.state.version, bytes: StateBytes::default() },
         status: RecordStatus::Ended,
         ..record
     }

@@ -5,7 +5,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0 | the layout, [`LAYOUT`] |
+//! | 0 | the layout: [`LAYOUT`], or [`LAYOUT_WITH_DIFFERENCES`] |
 //! | 1 | status: `O`wned, `R`eleased, `E`nded |
 //! | 2..18 | the owner's token: counter, random |
 //! | 18..26 | the owner's node |
@@ -30,11 +30,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    Digest, FORMER_MAX, Incarnation, Lease, Owner, Presence, Record, RecordStatus, State, Token,
+    Digest, FORMER_MAX, Incarnation, Lease, Owner, Presence, Record, RecordStatus, State,
+    StateBytes, Token,
 };
 
-/// The layout of records that this version writes and reads.
+/// The layout of a record whose state is whole.
 pub(super) const LAYOUT: u8 = 1;
+
+/// The layout of a record whose state ends with differences. The version before this one reads no
+/// differences. With this layout it takes the record for one of a newer version, and leaves it to a
+/// node that reads it.
+pub(super) const LAYOUT_WITH_DIFFERENCES: u8 = 2;
+
+/// The layout of a record with this state.
+pub(super) fn layout(state: &StateBytes) -> u8 {
+    if state.has_differences() { LAYOUT_WITH_DIFFERENCES } else { LAYOUT }
+}
 
 pub(super) fn encode_token(token: Token) -> [u8; 16] {
     let mut bytes = [0; 16];
@@ -50,10 +61,10 @@ pub(super) fn encode_node(node: Incarnation) -> [u8; 8] {
 /// Encodes a record; `None` if a field is longer than its length prefix can express.
 pub(super) fn encode_record(record: &Record) -> Option<Vec<u8>> {
     let former = &record.former[..record.former.len().min(FORMER_MAX)];
-    let mut bytes = Vec::with_capacity(
-        128 + 16 * former.len() + record.initialize.len() + record.state.bytes.len(),
-    );
-    bytes.push(LAYOUT);
+    let state = record.state.bytes.to_bytes();
+    let length = 128 + 16 * former.len() + record.initialize.len() + state.len();
+    let mut bytes = Vec::with_capacity(length);
+    bytes.push(layout(&record.state.bytes));
     bytes.push(match record.status {
         RecordStatus::Owned => b'O',
         RecordStatus::Released => b'R',
@@ -63,23 +74,25 @@ pub(super) fn encode_record(record: &Record) -> Option<Vec<u8>> {
     bytes.extend(encode_node(record.owner.node));
     bytes.extend(record.state.version.to_be_bytes());
     bytes.extend(u32::try_from(record.initialize.len()).ok()?.to_be_bytes());
-    bytes.extend(u32::try_from(record.state.bytes.len()).ok()?.to_be_bytes());
+    bytes.extend(u32::try_from(state.len()).ok()?.to_be_bytes());
     bytes.push(former.len() as u8);
     bytes.extend(former.iter().flat_map(|token| encode_token(*token)));
     bytes.extend(record.principal.0);
     put_text(&mut bytes, &record.tenant)?;
     put_text(&mut bytes, &record.revision)?;
     bytes.extend(&*record.initialize);
-    bytes.extend(&*record.state.bytes);
+    bytes.extend(&*state);
     Some(bytes)
 }
 
 /// Decodes a record; `None` for bytes that [`encode_record`] does not write.
 pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     let mut rest = Rest(bytes);
-    if rest.byte()? != LAYOUT {
-        return None;
-    }
+    let has_differences = match rest.byte()? {
+        LAYOUT => false,
+        LAYOUT_WITH_DIFFERENCES => true,
+        _ => return None,
+    };
     let status = match rest.byte()? {
         b'O' => RecordStatus::Owned,
         b'R' => RecordStatus::Released,
@@ -93,14 +106,15 @@ pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     let principal = Digest(*rest.array()?);
     let (tenant, revision) = (rest.text()?.into(), rest.text()?.to_owned().into());
     let initialize = rest.take(initialize)?.into();
-    let state = State { version, bytes: rest.take(state)?.into() };
+    let bytes = StateBytes::read(rest.take(state)?.into(), has_differences);
+    let state = State { version, bytes };
     let record = Record { owner, former, tenant, principal, revision, initialize, state, status };
     rest.0.is_empty().then_some(record)
 }
 
 /// Whether a newer version wrote the record, in its own layout.
 pub(super) fn is_newer(bytes: &[u8]) -> bool {
-    bytes.first().is_some_and(|layout| *layout > LAYOUT)
+    bytes.first().is_some_and(|layout| *layout > LAYOUT_WITH_DIFFERENCES)
 }
 
 /// Decodes the owner of a record, as scripts return it.
@@ -244,9 +258,14 @@ mod tests {
 
     #[test]
     fn a_record_and_a_lease_decode_to_what_was_encoded() {
-        let bytes = encode_record(&record()).expect("written");
-        assert_eq!(decode_record(&bytes), Some(record()));
-        assert_eq!(decode_owner(&bytes[2..26]), Some(record().owner));
+        let mut record = record();
+        let bytes = encode_record(&record).expect("written");
+        assert_eq!(decode_record(&bytes), Some(record.clone()));
+        record.state.bytes.push((*b"more").into());
+        let extended = encode_record(&record).expect("written");
+        assert_eq!(decode_record(&extended), Some(record.clone()));
+        assert_eq!((bytes[0], extended[0]), (LAYOUT, LAYOUT_WITH_DIFFERENCES));
+        assert_eq!(decode_owner(&bytes[2..26]), Some(record.owner));
         let bytes = encode_lease(&lease()).expect("written");
         assert_eq!(decode_presence(Incarnation(1), &bytes), Some(Presence::Live(lease())));
     }
@@ -258,7 +277,7 @@ mod tests {
             assert_eq!(decode_record(&bytes[..end]), None);
         }
         assert_eq!(decode_record(&[&bytes[..], b"x"].concat()), None);
-        assert_eq!(decode_record(&[&[LAYOUT + 1], &bytes[1..]].concat()), None);
+        assert_eq!(decode_record(&[&[LAYOUT_WITH_DIFFERENCES + 1], &bytes[1..]].concat()), None);
         let bytes = encode_lease(&lease()).expect("written");
         for end in 0..bytes.len() {
             assert_eq!(decode_presence(Incarnation(1), &bytes[..end]), None);

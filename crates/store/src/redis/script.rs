@@ -14,6 +14,7 @@ pub(super) enum ScriptName {
     Append,
     Reassert,
     Save,
+    ExtendState,
     Release,
     Finish,
     EndCorrupt,
@@ -24,7 +25,7 @@ pub(super) enum ScriptName {
 
 /// Every script. The scripts about a session begin with common functions. The append script
 /// begins with a fast path for the ordinary case.
-static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
+static SCRIPTS: LazyLock<[Script; 12]> = LazyLock::new(|| {
     let alone = |name, text: &str| Script::new(name, text.to_owned());
     let head = include_str!("scripts/head.lua");
     let session = |name, text| Script::new(name, format!("{head}{text}"));
@@ -37,6 +38,7 @@ static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
         append,
         session(ScriptName::Reassert, include_str!("scripts/reassert.lua")),
         session(ScriptName::Save, include_str!("scripts/save.lua")),
+        session(ScriptName::ExtendState, include_str!("scripts/extend_state.lua")),
         session(ScriptName::Release, include_str!("scripts/release.lua")),
         session(ScriptName::Finish, include_str!("scripts/finish.lua")),
         alone(ScriptName::EndCorrupt, include_str!("scripts/end_corrupt.lua")),
@@ -65,7 +67,7 @@ impl From<ScriptName> for Operation {
             ScriptName::Claim => Self::Claim,
             ScriptName::Append => Self::Append,
             ScriptName::Reassert => Self::Reassert,
-            ScriptName::Save => Self::Save,
+            ScriptName::Save | ScriptName::ExtendState => Self::Save,
             ScriptName::Release => Self::Release,
             ScriptName::Finish | ScriptName::EndCorrupt => Self::End,
             ScriptName::Renew => Self::Renew,

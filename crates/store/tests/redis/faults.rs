@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use store::redis::Settings;
-use store::{Error, Expected, Lease, Marking, Presence, RecordStatus, State, Store};
+use store::{
+    Error, Expected, Lease, Marking, Presence, RecordStatus, State, StateExtension, Store,
+};
 
 use crate::fixture::{LONG, Session, at_last, lease, look, open, open_with, unavailable};
 use crate::proxy::Proxy;
@@ -129,7 +131,7 @@ async fn a_corrupt_session_is_ended_and_one_of_a_newer_layout_is_left_alone() {
     assert_eq!(record.status, RecordStatus::Ended);
 
     let newer = Session::made(&store).await;
-    let _: usize = server.run(&["SETRANGE", &key(&newer), "0", "\u{2}"]).await;
+    let _: usize = server.run(&["SETRANGE", &key(&newer), "0", "\u{3}"]).await;
     let bytes: Vec<u8> = server.run(&["GET", &key(&newer)]).await;
     unavailable(store.read(&newer.id).await);
     unavailable(newer.append(&store, 1, "a").await);
@@ -355,7 +357,7 @@ async fn a_record_in_another_layout_is_left_alone() {
     let store = open(&server.url());
     let session = Session::made(&store).await;
     let key = format!("rh:{{{}}}", session.id.as_str());
-    let () = server.run(&["SETRANGE", &key, "0", "\x02"]).await;
+    let () = server.run(&["SETRANGE", &key, "0", "\x03"]).await;
     let held: Vec<u8> = server.run(&["GET", &key]).await;
     unavailable(session.append(&store, 1, "a").await);
     unavailable(session.make(&store).await);
@@ -414,6 +416,8 @@ async fn an_operation_is_one_round_trip() {
     costs!(1, session.append(&store, 1, "a"));
     costs!(1, join_all(others.iter().map(|other| other.append(&store, 1, "a b"))));
     costs!(1, store.save(&session.id, token, state));
+    let extension = StateExtension { after: 2, version: 3, bytes: (*b"more").into() };
+    costs!(1, store.extend_state(&session.id, token, extension));
     costs!(1, store.read_log(&session.id));
     costs!(1, session.claimed_by(&heir, &store));
     costs!(1, store.reassert(heir.record.clone(), heir.batch(1, "a")));

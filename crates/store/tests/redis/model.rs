@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use store::{
-    Batch, Digest, Expected, Incarnation, Memory, Owner, Record, RecordStatus, State, Store, Token,
+    Batch, Digest, Expected, Incarnation, Memory, Owner, Record, RecordStatus, State, StateBytes,
+    StateExtension, Store, Token,
 };
 
 use crate::fixture::{LONG, Session, open_with};
@@ -47,6 +48,7 @@ enum Step {
     Many(Vec<Batch>),
     Reassert(Record, Batch),
     Save(Token, State),
+    ExtendState(Token, StateExtension),
     Release(Token),
     End(Token),
 }
@@ -68,7 +70,20 @@ impl Step {
             16..18 => {
                 // Some of the versions are equal as numbers in Lua.
                 let version = dice.below(3) + [0, 1 << 53, u64::MAX - 3][dice.below(3) as usize];
-                Self::Save(dice.owner().token, State { version, bytes: dice.bytes()[..].into() })
+                let bytes: StateBytes = dice.bytes()[..].into();
+                match dice.below(3) {
+                    0 => Self::Save(dice.owner().token, State { version, bytes }),
+                    1 => {
+                        let bytes = StateBytes::read(bytes.to_bytes(), true);
+                        Self::Save(dice.owner().token, State { version, bytes })
+                    }
+                    _ => {
+                        let (after, bytes) = (version, bytes.to_bytes());
+                        let version = after.wrapping_add(1 + dice.below(2));
+                        let extension = StateExtension { after, version, bytes };
+                        Self::ExtendState(dice.owner().token, extension)
+                    }
+                }
             }
             18 => Self::Release(dice.owner().token),
             _ if dice.below(4) == 0 => Self::End(dice.owner().token),
@@ -95,6 +110,9 @@ impl Step {
             }
             Self::Save(token, state) => {
                 format!("{:?}", store.save(id, *token, state.clone()).await)
+            }
+            Self::ExtendState(token, extension) => {
+                format!("{:?}", store.extend_state(id, *token, extension.clone()).await)
             }
             Self::Release(token) => format!("{:?}", store.release(id, *token, None, LONG).await),
             Self::End(token) => format!("{:?}", store.end(id, *token, LONG).await),

@@ -250,7 +250,7 @@ impl Checker {
         let token = match command {
             Command::Append(batch) => batch.token,
             Command::Reassert(record, _) => record.owner.token,
-            Command::Save(_, token, _) => *token,
+            Command::Save(_, token, _) | Command::ExtendState(_, token, _) => *token,
             _ => return,
         };
         let Some(session) = command.session().cloned() else { return };

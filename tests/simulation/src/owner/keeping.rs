@@ -42,6 +42,9 @@ impl World {
             Op::Append(batch) => Command::Append(batch),
             Op::Reassert(record, batch) => Command::Reassert(record, batch),
             Op::Save { token, state } => Command::Save(id.clone(), token, state),
+            Op::ExtendState { token, extension } => {
+                Command::ExtendState(id.clone(), token, extension)
+            }
             Op::Claim { expected, new, .. } => Command::Claim(id.clone(), expected, new),
             Op::Release { token, .. } => Command::Release(id.clone(), token),
             Op::End { token } => Command::End(id.clone(), token),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ownership::machine::{Acquired, Claimable, Stabilisation};
 use store::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Memory, Owner, PrimaryId,
-    Record, RecordStatus, StoreLayer,
+    Record, RecordStatus, State, StateExtension, StoreLayer,
 };
 use tokio::sync::Semaphore;
 
@@ -71,6 +71,15 @@ impl StoreLayer for GatedStore {
     async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
         self.passes(format!("save {}", st.version)).await;
         self.answer(self.memory.save(s, t, st).await)
+    }
+    async fn extend_state(
+        &self,
+        s: &SessionId,
+        t: Token,
+        extension: StateExtension,
+    ) -> Result<u64, Error> {
+        self.passes(format!("extend {} to {}", extension.after, extension.version)).await;
+        self.answer(self.memory.extend_state(s, t, extension).await)
     }
     async fn release(
         &self,
@@ -212,7 +221,7 @@ async fn a_failed_append_is_repeated_with_all_entries_after_its_wait() {
 async fn a_release_is_the_last_operation_and_an_end_the_next() {
     let mut setup = Setup::new().await;
     setup.push(1, 1);
-    setup.log_writer.save(State { version: 5, bytes: [].into() });
+    setup.log_writer.save(5, StateChange::Whole([].into()));
     setup.log_writer.release();
     let all = [Outcome::Saved(5), Outcome::Through(1), Outcome::Released];
     assert_eq!(setup.poll(9), all);

@@ -6,9 +6,9 @@ use super::*;
 fn a_session_is_released_when_all_is_held_saved_and_stable_and_then_nothing_is_done() {
     let mut fixture = fixture();
     fixture.say("a");
-    fixture.ownership.save_state(State { version: 1, bytes: [].into() });
+    fixture.saves(1);
     fixture.ownership.release_session();
-    fixture.does("save 1");
+    fixture.does("save 1 1");
     fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
     fixture.does("append 1a");
     fixture.completed(appended(1), [Outcome::Through(1)]);

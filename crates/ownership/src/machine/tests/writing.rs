@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn state(version: u64) -> State {
-    State { version, bytes: [].into() }
-}
-
 #[test]
 fn entries_that_arrive_while_a_batch_is_in_flight_are_in_the_next_one() {
     let mut fixture = fixture();
@@ -53,8 +49,8 @@ fn entries_below_the_floor_are_not_sent_and_not_waited_for() {
 #[test]
 fn what_falls_below_the_floor_while_a_save_is_refused_is_not_kept() {
     let mut fixture = fixture();
-    fixture.ownership.save_state(state(1));
-    fixture.does("save 1");
+    fixture.saves(1);
+    fixture.does("save 1 1");
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
     for number in 1..=100 {
         fixture.ownership.push_entries(number, number, vec![Bytes::from_static(b"x")]);
@@ -64,7 +60,7 @@ fn what_falls_below_the_floor_while_a_save_is_refused_is_not_kept() {
     assert_eq!(fixture.ownership.log_tail.len(), 0);
     fixture.at(50).does("append 101");
     fixture.completed(OpResult::Appended(Ok(Appended { through: None })), [Outcome::Through(100)]);
-    fixture.does("save 1");
+    fixture.does("save 1 1");
 }
 
 /// The log does not have the floor yet: if an entry of this number were acknowledged, the next
@@ -110,9 +106,9 @@ fn a_busy_session_is_refreshed_as_often_as_an_idle_one_and_not_with_each_append(
 #[test]
 fn only_a_newer_state_is_saved() {
     let mut fixture = fixture();
-    fixture.ownership.save_state(State { version: 2, bytes: [].into() });
-    fixture.does("save 2");
-    fixture.ownership.save_state(State { version: 1, bytes: [].into() });
+    fixture.saves(2);
+    fixture.does("save 2 2");
+    fixture.saves(1);
     fixture.completed(OpResult::Saved(Ok(2)), [Outcome::Saved(2)]);
     fixture.does("nothing");
 }
@@ -122,11 +118,11 @@ fn only_a_newer_state_is_saved() {
 #[test]
 fn an_entry_follows_the_state_that_changed_with_it() {
     let mut fixture = fixture();
-    fixture.ownership.save_state(state(1));
+    fixture.saves(1);
     fixture.say("a");
-    fixture.does("save 1");
+    fixture.does("save 1 1");
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
-    fixture.at(50).does("save 1");
+    fixture.at(50).does("save 1 1");
     fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
     fixture.does("append 1a");
     fixture.completed(appended(1), [Outcome::Through(1)]);
@@ -136,19 +132,83 @@ fn an_entry_follows_the_state_that_changed_with_it() {
 #[test]
 fn a_state_that_changes_all_the_time_does_not_keep_entries_from_the_log() {
     let mut fixture = fixture();
-    fixture.ownership.save_state(state(1));
+    fixture.saves(1);
     fixture.say("a");
-    fixture.does("save 1");
-    fixture.ownership.save_state(state(2));
+    fixture.does("save 1 1");
+    fixture.saves(2);
     fixture.say("b");
     fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
     // The state before the second change.
     fixture.does("append 1a");
     fixture.completed(appended(1), [Outcome::Through(1)]);
-    fixture.does("save 2");
-    fixture.ownership.save_state(state(3));
+    fixture.does("save 2 2");
+    fixture.saves(3);
     fixture.completed(OpResult::Saved(Ok(2)), [Outcome::Saved(2)]);
     fixture.does("append 2b");
     fixture.completed(appended(2), [Outcome::Through(2)]);
-    fixture.does("save 3");
+    fixture.does("save 3 3");
+}
+
+#[test]
+fn changes_that_follow_the_saved_state_are_added_to_it() {
+    let mut fixture = fixture();
+    fixture.saves(1);
+    fixture.changes(2, "b");
+    // The store's record has no state yet.
+    fixture.does("save 2 1b");
+    fixture.completed(OpResult::Saved(Ok(2)), [Outcome::Saved(2)]);
+    fixture.changes(3, "c");
+    fixture.does("extend 2 to 3 c");
+    fixture.changes(4, "d");
+    fixture.changes(5, "e");
+    fixture.completed(OpResult::Saved(Ok(3)), [Outcome::Saved(3)]);
+    fixture.does("extend 3 to 5 de");
+    fixture.completed(OpResult::Saved(Err(unavailable())), []);
+    fixture.at(50).does("extend 3 to 5 de");
+    fixture.completed(OpResult::Saved(Ok(5)), [Outcome::Saved(5)]);
+    fixture.saves(6);
+    fixture.does("save 6 6");
+    fixture.changes(7, "g");
+    fixture.completed(OpResult::Saved(Ok(6)), [Outcome::Saved(6)]);
+    fixture.does("extend 6 to 7 g");
+}
+
+/// The answer to an extension was lost, and the next one follows an older version; or a failover
+/// lost the last versions.
+#[test]
+fn a_state_that_cannot_be_added_to_is_saved_whole_before_the_entries_that_follow() {
+    for held in [2, 4] {
+        let mut fixture = fixture();
+        fixture.saves(1);
+        fixture.does("save 1 1");
+        fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
+        fixture.changes(2, "b");
+        fixture.changes(3, "c");
+        fixture.does("extend 1 to 3 bc");
+        fixture.completed(OpResult::Saved(Err(unavailable())), []);
+        fixture.changes(4, "d");
+        fixture.changes(5, "e");
+        fixture.say("x");
+        fixture.at(50).does("extend 1 to 5 bcde");
+        fixture.completed(OpResult::Saved(Ok(held)), []);
+        fixture.does("save 5 1bcde");
+        fixture.completed(OpResult::Saved(Ok(5)), [Outcome::Saved(5)]);
+        fixture.does("append 1x");
+        fixture.completed(appended(1), [Outcome::Through(1)]);
+        fixture.changes(6, "f");
+        fixture.does("extend 5 to 6 f");
+    }
+}
+
+/// The differences in a record that was claimed belong to no versions that this owner knows.
+#[test]
+fn a_claimed_state_with_differences_is_added_to_as_a_whole() {
+    let mut record = record();
+    record.state = crate::State { version: 3, bytes: b"1"[..].into() };
+    record.state.bytes.push((*b"23").into());
+    let mut fixture = fixture_of(record);
+    fixture.changes(4, "4");
+    fixture.does("extend 3 to 4 4");
+    fixture.completed(OpResult::Saved(Ok(2)), []);
+    fixture.does("save 4 1234");
 }

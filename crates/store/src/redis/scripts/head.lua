@@ -1,13 +1,14 @@
 -- What every script about a session has before its own words. KEYS[1] is the record,
 -- KEYS[2] the log.
 -- Scripts check everything first and write last: Redis takes nothing back.
+local LAYOUT, LAYOUT_WITH_DIFFERENCES = '\1', '\2'
 local MISSING, FENCED, RELEASED, ENDED, HOLE = {1}, 2, {3}, {4}, 5
 
 -- Reads the fixed part of the record: status, token and node.
 local function head()
   local bytes = redis.call('GETRANGE', KEYS[1], 0, 25)
   if #bytes == 0 then return nil end
-  if #bytes < 26 or bytes:byte(1) ~= 1 then
+  if #bytes < 26 or bytes:byte(1) > 2 then
     error({err = 'LAYOUT the record was written by another version'})
   end
   return bytes:sub(2, 2), bytes:sub(3, 18), bytes:sub(3, 26)
@@ -35,19 +36,20 @@ local function above(one, other)
   return high > other_high or (high == other_high and low > other_low)
 end
 
--- The record with another state, if that is newer; and the version it then has.
-local function with_state(record, version, state)
+-- The record with another state, if that is newer; and the version it then has. The layout says
+-- whether the state has differences.
+local function with_state(record, version, state, layout)
   local held = record:sub(27, 34)
   if not above(version, held) then return nil, held end
   local length = struct.unpack('>I4', record:sub(39, 42))
-  return record:sub(1, 26) .. version .. record:sub(35, 38) .. struct.pack('>I4', #state)
+  return layout .. record:sub(2, 26) .. version .. record:sub(35, 38) .. struct.pack('>I4', #state)
     .. record:sub(43, #record - length) .. state, version
 end
 
 -- What stays of a record when its session is over: no former tokens, `initialize` or state.
 local function tombstone(record)
   local initialize, state = struct.unpack('>I4I4', record:sub(35, 42))
-  return record:sub(1, 1) .. 'E' .. record:sub(3, 34) .. string.rep('\0', 9)
+  return LAYOUT .. 'E' .. record:sub(3, 34) .. string.rep('\0', 9)
     .. record:sub(44 + 16 * record:byte(43), #record - initialize - state)
 end
 

@@ -5,7 +5,8 @@
 -- ARGV: as for any append.
 do
   local head = redis.call('GETRANGE', KEYS[1], '0', '25')
-  local owned = #head == 26 and head:sub(1, 2) == '\1O' and head:sub(3, 18) == ARGV[1]
+  local layout, status = head:byte(1, 2)
+  local owned = #head == 26 and layout <= 2 and status == 79 and head:sub(3, 18) == ARGV[1]
   if owned and #ARGV > 5 and #ARGV < 1000 then
     local newest = redis.call('LINDEX', KEYS[2], '-1')
     local first, floor = tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -20,7 +20,8 @@ if status and not fell_back() then
     if hole then return hole end
     local length = struct.unpack('>I4', record:sub(39, 42))
     local state = record:sub(#record - length + 1)
-    local newer = with_state(redis.call('GET', KEYS[1]), record:sub(27, 34), state)
+    local newer = with_state(redis.call('GET', KEYS[1]), record:sub(27, 34), state,
+      record:sub(1, 1))
     if newer then redis.call('SET', KEYS[1], newer, 'KEEPTTL') end
     extend(place, first, floor, 6)
     prolong(ttl)

@@ -1,0 +1,94 @@
+//! How a long state is saved: its changes one by one, and all of it from time to time.
+//!
+//! A session may have 256 KiB of subscriptions. If each change wrote all of them, a short request
+//! would cause a long write, again and again.
+
+use std::sync::Arc;
+
+use protocol::RequestId;
+use serde::{Deserialize, Serialize};
+
+use crate::Limits;
+
+/// The usual length of the encoding of a change without its text.
+const REST_BYTES: usize = 24;
+
+/// What a session saves of its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateChange {
+    /// The whole state.
+    Whole(Arc<[u8]>),
+    /// What follows the state of the version before: the new state is that one with these bytes
+    /// behind it.
+    Difference(Arc<[u8]>),
+}
+
+/// One change of the subscriptions or ids of a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Change {
+    Subscribed(Box<str>),
+    Unsubscribed(Box<str>),
+    Cancelled(RequestId),
+    WithServerRequest(RequestId),
+}
+
+impl Change {
+    /// About how long it is when it is encoded.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        REST_BYTES
+            + match self {
+                Self::Subscribed(uri) | Self::Unsubscribed(uri) => uri.len(),
+                Self::Cancelled(_) | Self::WithServerRequest(_) => 0,
+            }
+    }
+}
+
+/// The changes of a long state since it was saved last.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    /// The length of the state when all of it was saved last.
+    whole_bytes: usize,
+    /// The length of the differences that were saved since.
+    difference_bytes: usize,
+    changes: Vec<Change>,
+}
+
+impl Journal {
+    /// The journal of a state of this length, with differences of this length; `None` for a state
+    /// that is saved whole each time.
+    pub(crate) fn new(
+        limits: &Limits,
+        whole_bytes: usize,
+        difference_bytes: usize,
+    ) -> Option<Self> {
+        let is_long = whole_bytes + difference_bytes > limits.whole_state_bytes_max;
+        is_long.then(|| Self { whole_bytes, difference_bytes, changes: Vec::new() })
+    }
+
+    pub(crate) fn note(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// The changes to save as a difference; `None` if the whole state is due: a reader of the state
+    /// then reads at most twice its length, and a byte of a change is written twice at most.
+    pub(crate) fn take_changes(&mut self) -> Option<Vec<Change>> {
+        let is_due = self.difference_bytes >= self.whole_bytes;
+        (!is_due).then(|| std::mem::take(&mut self.changes))
+    }
+
+    /// A difference of this length was saved.
+    pub(crate) fn note_difference(&mut self, bytes: usize) {
+        self.difference_bytes += bytes;
+    }
+
+    /// The length of the encoded state, with its differences.
+    pub(crate) fn bytes(&self) -> usize {
+        self.whole_bytes + self.difference_bytes
+    }
+
+    /// Has the state differences since it was saved whole?
+    pub(crate) fn has_differences(&self) -> bool {
+        self.difference_bytes > 0
+    }
+}
