@@ -19,7 +19,7 @@ use protocol::payload::LogLevel;
 use protocol::{ErrorCode, RequestId};
 
 use crate::handshake::Handshake;
-use crate::journal::{Change, Journal, StateChange};
+use crate::journal::{Change, Journal, Lengths, StateChange};
 use crate::saved_ids::SavedIds;
 use crate::sparse::Sparse;
 use crate::state::State;
@@ -64,7 +64,7 @@ impl Persisted {
             cancelled: SavedIds::restored(cancelled.into()),
             with_server_requests: SavedIds::restored(with_server_requests.into()),
         });
-        let journal = Journal::new(limits, state.whole_bytes, state.difference_bytes);
+        let journal = Journal::new(limits, state.lengths);
         Self {
             level,
             subscriptions: if subscriptions.is_empty() {
@@ -256,7 +256,8 @@ impl Persisted {
             return StateChange::Difference(encoded);
         }
         let whole = self.saved(handshake).1;
-        self.journal = Sparse::from_option(Journal::new(limits, whole.len(), 0));
+        let lengths = Lengths { whole_bytes: whole.len(), ..Lengths::default() };
+        self.journal = Sparse::from_option(Journal::new(limits, lengths));
         StateChange::Whole(whole)
     }
 

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use thin_vec::ThinVec;
 
 use crate::Unreadable;
-use crate::journal::Change;
+use crate::journal::{Change, Lengths};
 use crate::saved_ids::SavedIds;
 
 /// The format that this version writes. It reads no later one.
@@ -48,12 +48,9 @@ pub(crate) struct State<'a> {
     /// Of a difference: the changes of the subscriptions and ids, in their order.
     #[serde(default, skip_serializing_if = "<[Change]>::is_empty")]
     pub(crate) changes: Cow<'a, [Change]>,
-    /// The length of the whole state that was read.
+    /// The lengths of what was read.
     #[serde(skip)]
-    pub(crate) whole_bytes: usize,
-    /// The length of the differences that were read.
-    #[serde(skip)]
-    pub(crate) difference_bytes: usize,
+    pub(crate) lengths: Lengths,
 }
 
 /// The field of every format of the state.
@@ -94,10 +91,10 @@ impl State<'_> {
         let mut next = || objects.next().transpose().map_err(|_| Unreadable::STATE);
         let whole = next()?.ok_or(Unreadable::STATE)?.get();
         let mut state = Self::read_object(whole)?;
-        state.whole_bytes = whole.len();
+        state.lengths.whole_bytes = whole.len();
         while let Some(difference) = next()? {
             state.apply(Self::read_object(difference.get())?);
-            state.difference_bytes += difference.get().len();
+            state.lengths.add_difference(difference.get().len());
         }
         Ok(state)
     }

@@ -94,7 +94,7 @@ fn wide() -> Limits {
         exchanges_max: 200,
         server_requests_max: 200,
         progress_burst: 1_000,
-        // Each second state is saved as a difference.
+        // Most states are saved as differences.
         whole_state_bytes_max: 0,
         ..Limits::default()
     }

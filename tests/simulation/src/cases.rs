@@ -170,6 +170,22 @@ fn schedules() -> Vec<Case> {
         ),
         case(
             7,
+            "the answer to a saved change is lost, and the next change follows another version",
+            plan(
+                vec![
+                    (7_000, Do::Level, 1),
+                    (7_010, Do::Level, 1),
+                    (7_500, Do::Level, 1),
+                    (10_000, FAST, 2),
+                ],
+                vec![
+                    (6_900, Fault::Next("save", Mishap::Unheard)),
+                    (9_500, Fault::Kill(0, 60_000)),
+                ],
+            ),
+        ),
+        case(
+            7,
             "a cancelled call is not run again",
             plan(
                 vec![(7_000, steps(300, 40, true), 1), (8_000, Do::Cancel, 2), (9_500, FAST, 2)],

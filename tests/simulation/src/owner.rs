@@ -127,7 +127,7 @@ impl World {
             ask_secs: 12,
             request_secs: 40,
             log_events_max: self.plan.log_events,
-            // Each second state is saved as a difference.
+            // Most states are saved as differences.
             whole_state_bytes_max: 0,
             ..Limits::default()
         };

@@ -144,7 +144,8 @@ impl Command {
             }
             Self::Save(_, token, state) => format!("save {} v{}", short(*token), state.version),
             Self::ExtendState(_, token, extension) => {
-                format!("extend {} v{} to v{}", short(*token), extension.after, extension.version)
+                let (after, version) = (extension.after, extension.version);
+                format!("save {} v{version} after v{after}", short(*token))
             }
             Self::Release(_, token) => format!("release {}", short(*token)),
             Self::End(_, token) => format!("end {}", short(*token)),

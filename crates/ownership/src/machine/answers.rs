@@ -89,14 +89,15 @@ impl Ownership {
     fn saved(&mut self, in_flight: &InFlight, version: u64) -> Vec<Outcome> {
         let newest = mutant!("ownership.take_a_save_for_the_newest");
         let version = if newest { self.record.state.version } else { version };
-        if let InFlight::Save { end, version: sent } = in_flight {
-            // The record had another version than the one to which bytes were to be added.
-            self.must_save_whole = version < *sent;
-            if self.must_save_whole && !mutant!("ownership.take_an_extension_for_written") {
-                return Vec::new();
-            }
-            self.log_tail.cover(*end);
+        let InFlight::Save { end, version: sent } = in_flight else { return Vec::new() };
+        let trusts = mutant!("ownership.take_an_extension_for_written");
+        let version = if trusts { *sent } else { version };
+        // The record had another version than the one to which bytes were to be added.
+        self.must_save_whole = version < *sent;
+        if self.must_save_whole {
+            return Vec::new();
         }
+        self.log_tail.cover(*end);
         self.saved = self.saved.max(version);
         vec![Outcome::Saved(version)]
     }

@@ -14,7 +14,7 @@ impl Decision {
             Self::Reassert => "re-assert record and log",
             Self::Claim => "claim the session",
             Self::Append => "append",
-            Self::Save => "save the state",
+            Self::Save => "save the state, or add what changed to it",
             Self::End => "end the session",
             Self::Release => "release the session",
         }
