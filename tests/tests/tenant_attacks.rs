@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::mcp::Client;
 use tests::{Node, Setup, processes, raw, tools};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 const NEWEST: &str = "2025-11-25";
@@ -158,6 +158,64 @@ async fn idle_connections_keep_out_neither_operators_nor_new_clients() -> Result
     let log = node.output();
     ensure!(log.contains("`front.connections_max` is 25000"), "{log}");
     ensure!(!log.contains("Too many open files") && !log.contains("os error 24"), "{log}");
+    Ok(())
+}
+
+/// Sends a request and reads its response, up to the length that the head announces.
+async fn exchange(stream: &mut TcpStream, request: &str) -> Result<String> {
+    stream.write_all(request.as_bytes()).await?;
+    let mut read = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&read).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.context("no length")?.parse()? {
+                return Ok(text);
+            }
+        }
+        let count =
+            tokio::time::timeout(QUIET, stream.read_buf(&mut read)).await.context(text)??;
+        ensure!(count > 0, "the connection was closed");
+    }
+}
+
+fn ping(tenant: &str, session: &str) -> String {
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    format!(
+        "POST /{tenant}/mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMcp-Session-Id: {session}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// In each of three ways, more connections than there are places. The client of another tenant uses
+/// its one connection before and after.
+#[tokio::test]
+async fn more_connections_than_places_do_not_close_the_idle_one_of_another_tenant() -> Result<()> {
+    let config = format!("[front]\nconnections_max = 40\nworkers = 1\n{TENANTS}");
+    let node = Node::start(&Setup::config(config))?;
+    let quiet = Client::open(node.mcp("quiet"), NEWEST).await?;
+    let hostile = Client::open(node.mcp("hostile"), NEWEST).await?;
+    let quiet = ping("quiet", quiet.session.as_deref().context("no session")?);
+    let hostile = ping("hostile", hostile.session.as_deref().context("no session")?);
+    let mut kept = connect(&node).await?;
+    for sent in ["", "POST /hostile/mcp HTTP/1.1\r\nHos", &hostile] {
+        let first = exchange(&mut kept, &quiet).await?;
+        ensure!(first.starts_with("HTTP/1.1 200"), "{first}");
+        let mut flood = Vec::new();
+        for _ in 0..200 {
+            let mut stream = connect(&node).await?;
+            stream.write_all(sent.as_bytes()).await?;
+            flood.push(stream);
+        }
+        // The kernel keeps connections in order: an answer says that all the others were accepted.
+        let newcomer = async { exchange(&mut connect(&node).await?, &hostile).await };
+        tokio::time::timeout(QUIET * 4, newcomer).await.context("a newcomer has no place")??;
+        let second = exchange(&mut kept, &quiet).await;
+        let second = second.with_context(|| format!("after connections that sent {sent:?}"))?;
+        ensure!(second.starts_with("HTTP/1.1 200"), "{second}");
+    }
     Ok(())
 }
 

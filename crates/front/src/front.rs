@@ -1,6 +1,7 @@
 //! One request, from its head to its response: the checks that every transport shares.
 
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use actix_http::body::BoxBody;
@@ -15,7 +16,7 @@ use crate::cors::AllowedHeaders;
 use crate::drain::{Drain, Present};
 use crate::exchange::{Exchanges, Reporting};
 use crate::front_request::{FrontRequest, Service};
-use crate::head_timeout::{self, Serving};
+use crate::head_timeout::{HeadProgress, Serving};
 use crate::heads::Heads;
 use crate::origin::Gate;
 use crate::refusal::Refused;
@@ -76,7 +77,8 @@ impl Front {
     pub(crate) async fn answer(&self, mut request: Request) -> Result<Response<Body>, Infallible> {
         let _present = Present::new(&self.service.drain);
         let payload = request.take_payload();
-        let is_ambiguous = head_timeout::is_ambiguous(&request);
+        let connection = HeadProgress::of(&request).map(Rc::as_ref);
+        let is_ambiguous = connection.is_some_and(HeadProgress::is_ambiguous);
         let head = request.head();
         let found = route::find(head.uri.path());
         let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
@@ -101,6 +103,7 @@ impl Front {
                             head,
                             heads,
                             payload,
+                            connection,
                             &mut exchange,
                         );
                         self.serve(endpoint, &mut request).await

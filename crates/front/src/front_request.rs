@@ -14,6 +14,7 @@ use crate::client_address::AddressKey;
 use crate::collecting::{Bound, Collecting};
 use crate::drain::Drain;
 use crate::exchange::Exchange;
+use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
 use crate::origin::public_path;
 use crate::refusal::Refused;
@@ -36,6 +37,7 @@ pub(crate) struct FrontRequest<'a> {
     pub(crate) exchange: &'a mut Exchange,
     /// The body, until it is collected.
     payload: Payload,
+    connection: Option<&'a HeadProgress>,
 }
 
 impl<'a> FrontRequest<'a> {
@@ -46,6 +48,7 @@ impl<'a> FrontRequest<'a> {
         head: &'a RequestHead,
         heads: Heads<'a>,
         payload: Payload,
+        connection: Option<&'a HeadProgress>,
         exchange: &'a mut Exchange,
     ) -> Self {
         Self {
@@ -58,6 +61,7 @@ impl<'a> FrontRequest<'a> {
             peer: head.peer_addr.map(|peer| peer.ip()),
             exchange,
             payload,
+            connection,
         }
     }
 
@@ -72,6 +76,13 @@ impl<'a> FrontRequest<'a> {
             Endpoint::Mcp => *self.method == Method::POST && self.heads.session.is_none(),
             Endpoint::Sse => true,
             Endpoint::Messages => false,
+        }
+    }
+
+    /// A session of the tenant accepted the request, or was created by it.
+    pub(crate) fn accepted(&self) {
+        if let Some(connection) = self.connection {
+            connection.set_holder(&self.tenant.name);
         }
     }
 

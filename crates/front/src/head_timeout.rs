@@ -3,12 +3,14 @@
 //! The HTTP layer times the head of a connection's first request only. [`Timed`] wraps the socket
 //! and times every later one, from its first byte. [`HeadProgress`], which both share, records
 //! whether a head is due. A head that arrives whole in one read needs no timer. This file parses
-//! no request. A connection that waits for a request can be closed from outside.
+//! no request. A connection that waits for a request can be closed from outside, and its holder is
+//! the tenant that it counts for then.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -59,6 +61,8 @@ pub(crate) struct HeadProgress {
     since: Cell<Instant>,
     /// The connection is to be closed if no byte of a request has arrived.
     is_unwanted: Cell<bool>,
+    /// The name of the tenant that accepted the last request that was not refused.
+    holder: RefCell<Option<Arc<str>>>,
 }
 
 /// What a connection does that serves no request.
@@ -82,7 +86,39 @@ impl HeadProgress {
             task: RefCell::default(),
             since: Cell::new(Instant::now()),
             is_unwanted: Cell::new(false),
+            holder: RefCell::default(),
         })
+    }
+
+    /// The progress of this request's connection.
+    pub(crate) fn of(request: &Request) -> Option<&Rc<Self>> {
+        request.conn_data()
+    }
+
+    /// Could another parser have read the head of the request that is served in another way? The
+    /// heads behind a request that was pipelined are not looked at.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        self.end.get().is_ambiguous()
+    }
+
+    /// A session of this tenant accepted the request that is served: the connection counts for the
+    /// tenant until another one accepts a request. A refused request changes nothing, so that no
+    /// client adds connections to a tenant without being its client.
+    pub(crate) fn set_holder(&self, tenant: &Arc<str>) {
+        let mut holder = self.holder.borrow_mut();
+        if holder.as_ref().is_none_or(|holder| !Arc::ptr_eq(holder, tenant)) {
+            *holder = Some(Arc::clone(tenant));
+        }
+    }
+
+    /// The tenant for which this connection counts, if there is one.
+    pub(crate) fn holder(&self) -> Option<Arc<str>> {
+        self.holder.borrow().clone()
+    }
+
+    /// Is the connection being closed?
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_unwanted.get()
     }
 
     /// What the connection waits for, and since when; `None` while it serves a request, or if it is
@@ -163,13 +199,6 @@ impl HeadProgress {
     }
 }
 
-/// Could another parser have read the head of this request in another way? The heads behind a
-/// request that was pipelined are not looked at.
-pub(crate) fn is_ambiguous(request: &Request) -> bool {
-    let heads = request.conn_data::<Rc<HeadProgress>>();
-    heads.is_some_and(|heads| heads.end.get().is_ambiguous())
-}
-
 /// Marks a request as served until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Serving(Option<Rc<HeadProgress>>);
@@ -177,7 +206,7 @@ pub(crate) struct Serving(Option<Rc<HeadProgress>>);
 impl Serving {
     /// The guard of a request on this connection.
     pub(crate) fn of(request: &Request) -> Self {
-        let heads = request.conn_data::<Rc<HeadProgress>>().cloned();
+        let heads = HeadProgress::of(request).cloned();
         if let Some(heads) = &heads {
             heads.begin_request(request);
         }

@@ -29,6 +29,7 @@ pub(crate) async fn open(
     }
     let handle = service.creating_handle(request)?;
     let Opened { session, replies } = handle.connect(request.tenant, &request.principal).await?;
+    request.accepted();
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
     // escaping.
     let (base, tenant) = (&service.public_path, &request.tenant.name);
@@ -62,6 +63,7 @@ pub(crate) async fn post(
     match first {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(ReplyEvent::Answer(Answer::Accepted)) => {
+            request.accepted();
             Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty))
         }
         // The session answers on the connection of the POST, so it is one of Streamable HTTP.

@@ -12,6 +12,7 @@ mod admin_server;
 mod bind;
 mod body;
 mod client_address;
+mod closing_order;
 mod collecting;
 mod connection;
 mod connections_by_address;

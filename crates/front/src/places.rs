@@ -1,8 +1,9 @@
 //! The places of a worker for connections of clients.
 //!
-//! When all places are taken, the connection that is idle for longest is closed for each new one.
-//! Clients that keep connections without using them then keep no client out. A connection that
-//! serves a request is never closed.
+//! When all places are taken, a connection is closed for each new one: of the holder with most
+//! connections, the one that is idle for longest. Clients that keep connections without using them
+//! then keep no client out, and cost no other tenant its connections. A connection that serves a
+//! request is never closed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::closing_order::{Open, Rank, closing_order};
 use crate::head_timeout::{HeadProgress, Rest};
 use crate::metrics::{Closed, count_closed};
 
@@ -21,17 +23,20 @@ pub const HEADROOM: usize = 8;
 /// search found all that could be closed.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The time for which the result of a search is used. Then other holders may have most connections.
+const FOUND_AGE_MAX: Duration = Duration::from_millis(500);
+
 /// How long a connection must have been idle until it is closed: a new one is about to send its
-/// first request.
+/// first request. This and the next bound do not protect connections of a holder with many.
 const IDLE_MIN: Duration = Duration::from_millis(100);
 
 /// A connection of which a part of a head has arrived is closed only at this age.
 const HALF_HEAD_MIN: Duration = Duration::from_secs(1);
 
-/// How many connections one search finds, as a part of the open ones, and at least. A search looks
-/// at every connection, which costs little for each that it finds.
+/// The part of the open connections that one search finds to close. A search looks at every
+/// connection, which costs little for each that it finds. A larger part would be less fair: new
+/// connections change which holder has most.
 const FOUND_PART: usize = 8;
-const FOUND_MIN: usize = 32;
 
 /// The places of one worker. Cheap to clone.
 #[derive(Clone)]
@@ -41,9 +46,10 @@ struct Inner {
     max: usize,
     next: Cell<u64>,
     open: RefCell<HashMap<u64, Rc<HeadProgress>>>,
-    /// Connections that were the longest idle ones at the last search, the oldest first.
-    found: RefCell<VecDeque<(Weak<HeadProgress>, Instant)>>,
-    searched: Cell<Option<Instant>>,
+    /// The connections to close next according to the last search, and how they waited then.
+    found: RefCell<VecDeque<(Weak<HeadProgress>, (Rest, Instant))>>,
+    /// The last search, and whether it found more than it kept.
+    searched: Cell<Option<(Instant, bool)>>,
     is_watched: Cell<bool>,
 }
 
@@ -83,6 +89,11 @@ impl Places {
         self.0.open.borrow().len().saturating_sub(self.0.max)
     }
 
+    /// How many connections are being closed.
+    fn closing(&self) -> usize {
+        self.0.open.borrow().values().filter(|connection| connection.is_closing()).count()
+    }
+
     /// Closes idle connections for as long as there are too many: one may become idle only later.
     fn watch(&self) {
         if self.0.is_watched.replace(true) {
@@ -93,10 +104,10 @@ impl Places {
         actix_rt::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK).await;
-                match places.excess() {
-                    0 => break,
-                    excess => places.close_idle(excess),
+                if places.excess() == 0 {
+                    break;
                 }
+                places.close_idle(places.excess().saturating_sub(places.closing()));
             }
             places.0.is_watched.set(false);
         });
@@ -104,61 +115,70 @@ impl Places {
 
     fn close_idle(&self, count: usize) {
         for _ in 0..count {
-            let Some(connection) = self.longest_idle() else { return };
+            let Some(connection) = self.next_to_close() else { return };
             connection.close();
             count_closed(Closed::Idle);
         }
     }
 
-    fn longest_idle(&self) -> Option<Rc<HeadProgress>> {
+    fn next_to_close(&self) -> Option<Rc<HeadProgress>> {
+        let now = Instant::now();
+        let is_old = |at| now.saturating_duration_since(at) >= FOUND_AGE_MAX;
+        if self.0.searched.get().is_none_or(|(at, _)| is_old(at)) {
+            self.0.found.borrow_mut().clear();
+        }
         loop {
-            let Some((connection, since)) = self.0.found.borrow_mut().pop_front() else {
-                if !self.search() {
+            let Some((connection, rest)) = self.0.found.borrow_mut().pop_front() else {
+                if !self.search(now) {
                     return None;
                 }
                 continue;
             };
             let connection = connection.upgrade();
-            let is_unchanged = |connection: &Rc<HeadProgress>| {
-                connection.rest().is_some_and(|(_, at)| at == since)
-            };
-            if let Some(connection) = connection.filter(is_unchanged) {
+            if let Some(connection) = connection.filter(|found| found.rest() == Some(rest)) {
                 return Some(connection);
             }
         }
     }
 
-    /// Finds the connections that are idle for longest, and after them those with a part of a head.
-    fn search(&self) -> bool {
-        let now = Instant::now();
-        if self.0.searched.get().is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
+    /// Finds the connections to close next.
+    fn search(&self, now: Instant) -> bool {
+        let last = self.0.searched.get();
+        if last.is_some_and(|(at, is_more)| !is_more && now.saturating_duration_since(at) < LOOK) {
             return false;
         }
         let open = self.0.open.borrow();
-        let resting = |wanted: Rest, age: Duration| {
-            let rests = |connection: &Rc<HeadProgress>| match connection.rest() {
-                Some((rest, since)) if rest == wanted && now - since >= age => {
-                    Some((Rc::downgrade(connection), since))
-                }
-                _ => None,
-            };
-            let mut found = open.values().filter_map(rests).collect::<Vec<_>>();
-            found.sort_unstable_by_key(|(_, since)| *since);
-            found
-        };
-        let found_max = (open.len() / FOUND_PART).max(FOUND_MIN);
-        let mut found = resting(Rest::Idle, IDLE_MIN);
-        if found.len() <= found_max {
-            found.extend(resting(Rest::HalfHead, HALF_HEAD_MIN));
-        }
+        let connections =
+            open.values().filter(|connection| !connection.is_closing()).collect::<Vec<_>>();
+        let found_max = (connections.len() / FOUND_PART).max(1);
+        let order = closing_order(
+            connections
+                .iter()
+                .map(|connection| Open { holder: connection.holder(), rank: rank(connection, now) })
+                .collect(),
+        );
         // With more to close, the next search need not wait. Otherwise clients that connect again
         // and again would keep others waiting.
-        self.0.searched.set((found.len() <= found_max).then_some(now));
-        found.truncate(found_max);
+        self.0.searched.set(Some((now, order.len() > found_max)));
+        let found = order.into_iter().take(found_max).filter_map(|index| {
+            let connection = connections[index];
+            Some((Rc::downgrade(connection), connection.rest()?))
+        });
+        let found = found.collect::<VecDeque<_>>();
         let is_any = !found.is_empty();
-        *self.0.found.borrow_mut() = found.into();
+        *self.0.found.borrow_mut() = found;
         is_any
     }
+}
+
+fn rank(connection: &HeadProgress, now: Instant) -> Option<Rank<Instant>> {
+    let (rest, since) = connection.rest()?;
+    let age = now.saturating_duration_since(since);
+    Some(match rest {
+        Rest::Idle if age >= IDLE_MIN => Rank::Idle(since),
+        Rest::HalfHead if age >= HALF_HEAD_MIN => Rank::HalfHead(since),
+        Rest::Idle | Rest::HalfHead => Rank::New(since),
+    })
 }
 
 impl Drop for Place {
@@ -169,6 +189,8 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[actix_rt::test]
@@ -183,5 +205,46 @@ mod tests {
             taken.push(places.take(&HeadProgress::new()));
             assert_eq!(idle.iter().filter(|connection| is_closed(connection)).count(), closed);
         }
+    }
+
+    #[actix_rt::test]
+    async fn a_flood_of_new_connections_closes_none_of_a_tenant_that_has_few() {
+        let places = Places::new(64);
+        let few = [HeadProgress::new(), HeadProgress::new()];
+        let tenant = Arc::from("few");
+        few.iter().for_each(|connection| connection.set_holder(&tenant));
+        let mut taken: Vec<_> = few.iter().map(|connection| places.take(connection)).collect();
+        tokio::time::sleep(IDLE_MIN).await;
+        let flood: Vec<_> = (0..94).map(|_| HeadProgress::new()).collect();
+        taken.extend(flood.iter().map(|connection| places.take(connection)));
+        assert!(!few.iter().any(|connection| connection.is_closing()));
+        assert!(flood[..32].iter().all(|connection| connection.is_closing()));
+    }
+
+    #[actix_rt::test]
+    async fn a_search_does_not_decide_what_is_closed_much_later() {
+        let places = Places::new(16);
+        let held_by = |tenant: &str, count: usize| {
+            let tenant = Arc::from(tenant);
+            let connection = |_| {
+                let connection = HeadProgress::new();
+                connection.set_holder(&tenant);
+                (places.take(&connection), connection)
+            };
+            (0..count).map(connection).collect::<Vec<_>>()
+        };
+        let is_closing = |held: &(Place, Rc<HeadProgress>)| held.1.is_closing();
+        let mut first = held_by("first", 9);
+        let second = held_by("second", 7);
+        tokio::time::sleep(IDLE_MIN).await;
+        // The search finds two of `first`, and one is closed.
+        let new = held_by("new", 1);
+        assert_eq!(first.iter().filter(|held| is_closing(held)).count(), 1);
+        first.retain(|held| !is_closing(held));
+        tokio::time::sleep(FOUND_AGE_MAX).await;
+        first.truncate(1);
+        let more = held_by("second", 8);
+        assert!(!first.iter().chain(&new).any(is_closing));
+        assert_eq!(second.iter().chain(&more).filter(|held| is_closing(held)).count(), 1);
     }
 }

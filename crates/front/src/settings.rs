@@ -45,9 +45,9 @@ pub struct Settings {
     /// Largest sum of the lengths of a request's header names and values; a larger one is
     /// answered 431. More than 96 headers, or a head of more than 128 KiB, always is.
     pub header_bytes_max: usize,
-    /// Most open connections a worker, as far as the limit of descriptors allows. At the limit the
-    /// connection that is idle for longest is closed for each new one; if none is idle, clients wait
-    /// in the kernel's queue.
+    /// Most open connections a worker, as far as the limit of descriptors allows. At the limit
+    /// an idle connection of the tenant with most connections is closed for each new one; if none is
+    /// idle, clients wait in the kernel's queue.
     pub connections_max: usize,
     /// Most open connections of one address (of IPv6, one network of 64 bits); a further one is
     /// answered 429 and closed. At most half of all connections counts. Addresses that are private

@@ -66,7 +66,7 @@ async fn post(
     let mirrored = mirrored(request);
     let caller = request.caller(session);
     let replies = service.handle.post(&caller, body, mirrored);
-    let response = await_response(service, request.exchange, replies, Some(&caller.session)).await;
+    let response = await_response(service, request, replies, Some(&caller.session)).await;
     // Any status but 200 on a POST in a live session ends some clients. An error that is not the
     // request's fault is therefore sent as its JSON-RPC answer.
     response.or_else(|refusal| match Refused::from(refusal) {
@@ -102,7 +102,7 @@ async fn post_initialize(
         .initialize(request.tenant, &request.principal, initialize, mirrored(request))
         .await?;
     request.exchange.of_session(&session);
-    Ok(await_response(service, request.exchange, replies, Some(&session)).await?)
+    Ok(await_response(service, request, replies, Some(&session)).await?)
 }
 
 async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Response<Body>, Refused> {
@@ -114,7 +114,7 @@ async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Respon
     let after = request.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     request.exchange.of_session(&session);
     let replies = service.handle.listen(&request.caller(session), after);
-    Ok(await_response(service, request.exchange, replies, None).await?)
+    Ok(await_response(service, request, replies, None).await?)
 }
 
 async fn delete(
@@ -125,7 +125,7 @@ async fn delete(
     check_version(request)?;
     request.exchange.of_session(&session);
     let replies = service.handle.delete(&request.caller(session));
-    Ok(await_response(service, request.exchange, replies, None).await?)
+    Ok(await_response(service, request, replies, None).await?)
 }
 
 /// The session that a GET or a DELETE names (SES-05, GET-08).
@@ -172,19 +172,23 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 /// Waits for the first reply and builds the response from it.
 async fn await_response(
     service: &Service,
-    exchange: &mut Exchange,
+    request: &mut FrontRequest<'_>,
     mut replies: ReplyStream,
     session: Option<&SessionId>,
 ) -> Result<Response<Body>, Refusal> {
     let first = replies.next().await;
-    exchange.served(&replies);
+    request.exchange.served(&replies);
     match first {
         Some(ReplyEvent::Answer(answer)) => {
-            note_answer(exchange, &answer);
-            Ok(charged(response_of(answer, session)?, &replies))
+            note_answer(request.exchange, &answer);
+            let response = response_of(answer, session)?;
+            request.accepted();
+            Ok(charged(response, &replies))
         }
         Some(ReplyEvent::Open { welcome, .. }) => {
-            let body = SseBody::new(replies, Present::new(&service.drain), exchange.take());
+            request.accepted();
+            let exchange = request.exchange.take();
+            let body = SseBody::new(replies, Present::new(&service.drain), exchange);
             Ok(events(body, session.filter(|_| welcome)))
         }
         // The session left this node before it answered.

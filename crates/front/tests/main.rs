@@ -9,6 +9,7 @@ mod http_sse;
 mod kit;
 mod limits;
 mod pages;
+mod places;
 mod sessions;
 mod stdio;
 mod strict;

@@ -56,8 +56,8 @@ impl Handler for Parrot {
     }
 }
 
-/// The parrot as the server of the tenant `demo`.
+/// The parrot as the server of the tenants `demo` and `picky`.
 pub(crate) fn backends() -> Backends {
     let parrot: Arc<dyn Backend> = Arc::new(NativeBackend::new(Parrot));
-    Backends::new([("demo".into(), parrot)])
+    Backends::new(["demo", "picky"].map(|tenant| (tenant.into(), Arc::clone(&parrot))))
 }
