@@ -2,7 +2,8 @@
 //!
 //! The differences to a reader: `cargo build --release` does nothing and `cargo run --release`
 //! runs the program of this build, which is a debug build; the ports 8080 and 9090 are replaced by
-//! free ones; `npx` and `uvx` find what `tests/setup` has installed.
+//! free ones; `npx` and `uvx` find what `tests/setup` has installed; and the Inspector waits longer
+//! for a connection than its 15 s, since a machine that runs all tests is slow.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -16,7 +17,7 @@ use tests::{nodes, processes, tools};
 use crate::pages::{self, Block, Context};
 
 /// The longest time of a group of commands.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(420);
 
 /// What stands for `cargo` in a reader's commands.
 const CARGO: &str = r#"#!/bin/sh
@@ -26,6 +27,12 @@ case "$*" in
 "run --release -- "*) shift 3; exec roundhouse "$@" ;;
 *) echo "the test knows no \`cargo $*\`" >&2; exit 1 ;;
 esac
+"#;
+
+/// What stands for `npx`, which is behind it in the path.
+const NPX: &str = r#"#!/bin/sh
+case "$*" in *"/inspector --cli "*) set -- "$@" --connect-timeout 90000 ;; esac
+PATH=${PATH#*:} exec npx "$@"
 "#;
 
 /// Waits until a background command has printed a text, or fails with what it printed.
@@ -70,9 +77,11 @@ impl Clone {
         symlink(tools::built("roundhouse"), root.join("target/release/roundhouse"))?;
         symlink(tools::built("roundhouse"), root.join("bin/roundhouse"))?;
         symlink(tools::installed("node_modules"), root.join("node_modules"))?;
-        let cargo = root.join("bin/cargo");
-        fs::write(&cargo, CARGO)?;
-        fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755))?;
+        for (name, text) in [("cargo", CARGO), ("npx", NPX)] {
+            let program = root.join("bin").join(name);
+            fs::write(&program, text)?;
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        }
         Ok(Self { folder, ports: [(8080, nodes::port()?), (9090, nodes::port()?)] })
     }
 
@@ -105,9 +114,10 @@ impl Clone {
         command.env("ROUNDHOUSE__FRONT__LISTEN", format!("127.0.0.1:{clients}"));
         command.env("ROUNDHOUSE__ADMIN__LISTEN", format!("127.0.0.1:{operators}"));
         // No test needs a registry.
-        command.env("npm_config_offline", "true").env("UV_OFFLINE", "1");
-        command.env("UV_CACHE_DIR", tools::installed("uv-cache"));
-        command.env("ROUNDHOUSE__NODE__PASS_ENV", "UV_CACHE_DIR,npm_config_offline");
+        command.env("npm_config_offline", "true").env("npm_config_update_notifier", "false");
+        command.env("UV_OFFLINE", "1").env("UV_CACHE_DIR", tools::installed("uv-cache"));
+        let passed = "UV_CACHE_DIR,npm_config_offline,npm_config_update_notifier";
+        command.env("ROUNDHOUSE__NODE__PASS_ENV", passed);
         command
     }
 }
@@ -227,8 +237,14 @@ fn run(clone: &Clone, mark: &str, script: &str) -> Result<String> {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let printed = String::from_utf8_lossy(&fs::read(&printed)?).into_owned();
+    let mut printed = String::from_utf8_lossy(&fs::read(&printed)?).into_owned();
     down()?;
+    if !status.is_some_and(|status| status.success()) {
+        for node in ["node1", "node2", "node3"] {
+            let log = fs::read_to_string(folder.join(format!("{node}.log"))).unwrap_or_default();
+            printed.push_str(&format!("--- {node}\n{log}"));
+        }
+    }
     match status {
         Some(status) if status.success() => Ok(printed),
         Some(status) => bail!("the commands fail, {status}:\n{printed}"),
