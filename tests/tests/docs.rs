@@ -180,7 +180,9 @@ fn the_concepts_have_at_most_200_lines() -> Result<()> {
 fn grafana_is_provisioned_with_the_dashboards_that_are_there() -> Result<()> {
     let folder = tools::root().join("deploy/grafana");
     let page = pages::read("docs/first-server.md")?;
-    for (kind, variable) in [("datasources", "PROMETHEUS_URL"), ("dashboards", "ROUNDHOUSE_DASHBOARDS")] {
+    for (kind, variable) in
+        [("datasources", "PROMETHEUS_URL"), ("dashboards", "ROUNDHOUSE_DASHBOARDS")]
+    {
         let file = Path::new("provisioning").join(kind).join("roundhouse.yml");
         let text = fs::read_to_string(folder.join(file))?;
         ensure!(text.contains(&format!("${variable}\n")) && page.contains(&format!("{variable}=")));

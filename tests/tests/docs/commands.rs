@@ -65,13 +65,46 @@ pub(crate) fn compare() -> Result<()> {
     Ok(())
 }
 
-/// Each inline `roundhouse COMMAND --option` of a page exists.
+/// A command that begins with a path of this repository, or with `cargo`.
+fn check_scripts(code: &str) -> Result<()> {
+    let words: Vec<&str> = code.split_whitespace().collect();
+    let root = tools::root();
+    let is_script = |word: &&&str| ["tests/", "deploy/"].iter().any(|folder| word.starts_with(folder));
+    if let Some(script) = words.first().filter(is_script) {
+        let path = script.split("::").next().unwrap_or_default();
+        ensure!(path.contains(['*', '<', '{']) || root.join(path).exists(), "there is no {path}");
+    }
+    let after = |option: &str| {
+        words.iter().position(|word| *word == option).and_then(|at| words.get(at + 1))
+    };
+    if words.len() < 2 || !words.contains(&"cargo") {
+        return Ok(());
+    }
+    let Some(package) = after("-p").filter(|package| **package != "CRATE") else { return Ok(()) };
+    let folders = ["crates/", "tests/", "tests/servers/", ""];
+    let folder = match *package {
+        "tests" => Some(root.join("tests")),
+        package => folders.iter().map(|f| root.join(f).join(package)).find(|f| f.is_dir()),
+    };
+    let folder = folder.with_context(|| format!("there is no package {package}"))?;
+    for (option, tests) in [("--test", "tests"), ("--bench", "benches")] {
+        let Some(name) = after(option).filter(|name| **name != "NAME") else { continue };
+        let files = [format!("{name}.rs"), format!("{name}/main.rs")];
+        let is_there = files.iter().any(|file| folder.join(tests).join(file).exists());
+        ensure!(is_there, "{package} has no {tests}/{name}");
+    }
+    Ok(())
+}
+
+/// Each inline `roundhouse COMMAND --option` of a page exists, and so does what an inline `cargo`
+/// command names, and each script of this repository.
 pub(crate) fn check_mentions() -> Result<()> {
     let names = names()?;
     let mut mentions = 0;
     for page in pages::pages()? {
         let text = pages::read(&page)?;
         for code in text.split('`').skip(1).step_by(2) {
+            check_scripts(code).with_context(|| format!("{page}: `{code}`"))?;
             let Some(rest) = code.strip_prefix("roundhouse ") else { continue };
             // What is behind `--` belongs to the server.
             let rest = rest.split(" -- ").next().unwrap_or_default();

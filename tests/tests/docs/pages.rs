@@ -16,7 +16,7 @@ const OTHERS: [&str; 5] =
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Context {
     /// `run in GROUP`: the blocks of a group of a page run one after another, in one shell and in
-    /// a folder that looks like a clone.
+    /// a folder that looks like a clone. The group `operator` has a running node besides.
     Run { group: String },
     /// `background in GROUP, until: TEXT`: a command that keeps running. The next blocks of the
     /// group run when it has printed the text. A later background command of the group, or the end
@@ -107,9 +107,12 @@ pub(crate) fn blocks_of(page: &str, text: &str) -> Result<Vec<Block>> {
             text.push_str(line.get(indent..).unwrap_or_default());
             text.push('\n');
         }
-        let context = before.trim().strip_prefix("<!-- test: ").and_then(|c| c.strip_suffix(" -->"));
+        let context =
+            before.trim().strip_prefix("<!-- test: ").and_then(|c| c.strip_suffix(" -->"));
         let context = context.with_context(|| {
-            format!("{place}: the line before the block is no `<!-- test: … -->`, see tests/tests/docs")
+            format!(
+                "{place}: the line before the block is no `<!-- test: … -->`, see tests/tests/docs"
+            )
         })?;
         let context = parse(context).with_context(|| place.clone())?;
         let language = language.to_owned();

@@ -54,6 +54,14 @@ wait_for() {
 }
 "#;
 
+/// What runs before the group `operator`: a node with the built-in demo and a token for operators.
+const OPERATOR: &str = r#"
+(umask 077; echo 0123456789abcdef0123456789abcdef >/etc/roundhouse/admin.token)
+ROUNDHOUSE__ADMIN__TOKEN_FILE=/etc/roundhouse/admin.token roundhouse serve >tmp/node.log 2>&1 &
+background=$!
+wait_for 'admin: http' tmp/node.log
+"#;
+
 /// A folder that looks like a clone which was built, with free ports.
 struct Clone {
     folder: tempfile::TempDir,
@@ -71,7 +79,7 @@ impl Clone {
                 symlink(entry.path(), root.join(name))?;
             }
         }
-        for made in ["target/release", "bin", "home", "tmp"] {
+        for made in ["target/release", "bin", "home", "tmp", "etc/roundhouse"] {
             fs::create_dir_all(root.join(made))?;
         }
         symlink(tools::built("roundhouse"), root.join("target/release/roundhouse"))?;
@@ -89,9 +97,11 @@ impl Clone {
         self.folder.path()
     }
 
-    /// The text with the ports of this clone.
+    /// The text with the ports of this clone, and with its folder for `/etc/roundhouse`.
     fn own(&self, text: &str) -> String {
-        self.ports.iter().fold(text.to_owned(), |text, (written, own)| {
+        let etc = self.path().join("etc/roundhouse").display().to_string();
+        let text = text.replace("/etc/roundhouse", &etc);
+        self.ports.iter().fold(text, |text, (written, own)| {
             text.replace(&format!(":{written}"), &format!(":{own}"))
         })
     }
@@ -152,6 +162,9 @@ fn run_group(group: &str, blocks: &[&Block]) -> Result<()> {
     let clone = Clone::make()?;
     let mark = processes::mark();
     let mut script = format!("set -euo pipefail\n{FUNCTIONS}");
+    if group == "operator" {
+        script.push_str(&clone.own(OPERATOR));
+    }
     let mut runs = false;
     for block in blocks {
         let (place, text) = (block.place(), clone.own(&block.text));
@@ -203,7 +216,7 @@ fn write_file(clone: &Clone, block: &Block, path: &str, text: &str) -> Result<()
     let is_private = path.ends_with(".env");
     fs::set_permissions(&file, fs::Permissions::from_mode(if is_private { 0o600 } else { 0o644 }))?;
     if block.language == "toml" {
-        check(block, &clone.own(&block.text), &[])?;
+        check(block, &block.text, &[])?;
     }
     Ok(())
 }
@@ -217,7 +230,11 @@ fn run(clone: &Clone, mark: &str, script: &str) -> Result<String> {
     let down = || Command::new(&cluster).args(["down", "--now", "--dir"]).arg(&folder).status();
     // Ends the cluster of the page also if this process is killed.
     let mut watcher = Command::new("setsid");
-    watcher.args(["bash", "-c", r#"tail --pid="$0" -f /dev/null; exec "$1" down --now --dir "$2""#]);
+    watcher.args([
+        "bash",
+        "-c",
+        r#"tail --pid="$0" -f /dev/null; exec "$1" down --now --dir "$2""#,
+    ]);
     watcher.arg(std::process::id().to_string()).arg(&cluster).arg(&folder);
     watcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
 
