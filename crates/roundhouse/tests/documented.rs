@@ -33,7 +33,9 @@ fn rewritten(page: &str, mut defaults: BTreeMap<String, String>) -> (String, Vec
             None => text.push_str(line),
             Some((key, _, meaning)) => match defaults.remove(key) {
                 Some(default) => text.push_str(&format!("| `{key}` | {default} | {meaning}")),
-                None => wrong.push(format!("`{key}` has a row and does not exist, or has two rows")),
+                None => {
+                    wrong.push(format!("`{key}` has a row and does not exist, or has two rows"))
+                }
             },
         }
         text.push('\n');
@@ -51,8 +53,12 @@ fn every_key_and_its_default_stand_in_the_configuration_page() {
         std::fs::write(path(), expected).unwrap();
         return;
     }
-    let differing: Vec<_> =
-        page.lines().zip(expected.lines()).filter(|(old, new)| old != new).map(|(_, new)| new).collect();
+    let differing: Vec<_> = page
+        .lines()
+        .zip(expected.lines())
+        .filter(|(old, new)| old != new)
+        .map(|(_, new)| new)
+        .collect();
     assert!(
         differing.is_empty(),
         "docs/configuration.md is stale; run UPDATE=1 cargo nextest run -p roundhouse documented, \

@@ -69,10 +69,12 @@ pub(crate) fn compare() -> Result<()> {
 fn check_scripts(code: &str) -> Result<()> {
     let words: Vec<&str> = code.split_whitespace().collect();
     let root = tools::root();
-    let is_script = |word: &&&str| ["tests/", "deploy/"].iter().any(|folder| word.starts_with(folder));
+    let is_script =
+        |word: &&&str| ["tests/", "deploy/"].iter().any(|folder| word.starts_with(folder));
     if let Some(script) = words.first().filter(is_script) {
         let path = script.split("::").next().unwrap_or_default();
-        ensure!(path.contains(['*', '<', '{']) || root.join(path).exists(), "there is no {path}");
+        let is_pattern = path.contains(['*', '<', '{']) || path.ends_with(".rs");
+        ensure!(is_pattern || root.join(path).exists(), "there is no {path}");
     }
     let after = |option: &str| {
         words.iter().position(|word| *word == option).and_then(|at| words.get(at + 1))

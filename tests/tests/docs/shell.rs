@@ -2,8 +2,8 @@
 //!
 //! The differences to a reader: `cargo build --release` does nothing and `cargo run --release`
 //! runs the program of this build, which is a debug build; the ports 8080 and 9090 are replaced by
-//! free ones; `npx` and `uvx` find what `tests/setup` has installed; and the Inspector waits longer
-//! for a connection than its 15 s, since a machine that runs all tests is slow.
+//! free ones; `npx` and `uvx` find what `tests/setup` has installed; and some times are longer, since
+//! a machine that runs all tests is slow.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -123,6 +123,12 @@ impl Clone {
         let [(_, clients), (_, operators)] = self.ports;
         command.env("ROUNDHOUSE__FRONT__LISTEN", format!("127.0.0.1:{clients}"));
         command.env("ROUNDHOUSE__ADMIN__LISTEN", format!("127.0.0.1:{operators}"));
+        // A machine that runs all tests delays a node for seconds.
+        for (key, ms) in
+            [("CLUSTER__LEASE", 20_000), ("CLUSTER__CONNECT", 5_000), ("STORE__TIMEOUT", 5_000)]
+        {
+            command.env(format!("ROUNDHOUSE__{key}_MS"), ms.to_string());
+        }
         // No test needs a registry.
         command.env("npm_config_offline", "true").env("npm_config_update_notifier", "false");
         command.env("UV_OFFLINE", "1").env("UV_CACHE_DIR", tools::installed("uv-cache"));
@@ -285,7 +291,9 @@ pub(crate) fn check(block: &Block, text: &str, env: &[(&str, String)]) -> Result
     let mut command = clone.command("roundhouse");
     // The addresses of the snippet are to be checked, and not those of the test.
     command.env_remove("ROUNDHOUSE__FRONT__LISTEN").env_remove("ROUNDHOUSE__ADMIN__LISTEN");
-    command.env_remove("ROUNDHOUSE__NODE__PASS_ENV");
+    for key in ["NODE__PASS_ENV", "CLUSTER__LEASE_MS", "CLUSTER__CONNECT_MS", "STORE__TIMEOUT_MS"] {
+        command.env_remove(format!("ROUNDHOUSE__{key}"));
+    }
     command.args(["check", "roundhouse.toml"]).envs(env.iter().map(|(key, value)| (key, value)));
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stderr);
