@@ -187,8 +187,8 @@ impl Exchange {
         });
     }
 
-    /// Notes a message of the response: if it is a final response, its outcome. An error among
-    /// several outweighs the results.
+    /// Notes a message of the response: if it is a final response, its outcome. Among several, an error
+    /// outweighs the errors of tools, and these the results.
     pub(crate) fn answered(&mut self, message: &[u8]) {
         self.note(|inner| match glance::kind_of(message) {
             Some(Kind::Error) => {
@@ -196,6 +196,10 @@ impl Exchange {
                 if inner.access_log.is_on() {
                     inner.record.code = glance::error_code(message);
                 }
+            }
+            Some(Kind::Result) if inner.outcome == Some(Outcome::Error) => {}
+            Some(Kind::Result) if glance::is_tool_error(message) => {
+                inner.outcome = Some(Outcome::ToolError);
             }
             Some(Kind::Result) if inner.outcome.is_none() => inner.outcome = Some(Outcome::Result),
             Some(Kind::Result | Kind::Call) | None => {}

@@ -128,7 +128,7 @@ pub(crate) struct TenantMeters(Arc<Meters>);
 
 #[derive(Debug)]
 struct Meters {
-    requests: [IntCounter; 6],
+    requests: [IntCounter; 7],
     seconds: Histogram,
     bytes_in: IntCounter,
     bytes_out: IntCounter,
@@ -137,7 +137,7 @@ struct Meters {
 impl TenantMeters {
     /// The metrics with this label, resolved once: counting is a few additions.
     pub(crate) fn of(label: &str) -> Self {
-        let outcomes = ["result", "error", "accepted", "refused", "left", "other"];
+        let outcomes = ["result", "error", "tool_error", "accepted", "refused", "left", "other"];
         Self(Arc::new(Meters {
             requests: outcomes.map(|outcome| TENANT_REQUESTS.with_label_values(&[label, outcome])),
             seconds: TENANT_SECONDS.with_label_values(&[label]),
@@ -152,13 +152,14 @@ impl TenantMeters {
         let number = match record.outcome {
             Outcome::Result => 0,
             Outcome::Error => 1,
-            Outcome::Accepted => 2,
-            Outcome::Refused => 3,
-            Outcome::Left => 4,
-            Outcome::Ended | Outcome::Cancelled | Outcome::Streamed | Outcome::Broken => 5,
+            Outcome::ToolError => 2,
+            Outcome::Accepted => 3,
+            Outcome::Refused => 4,
+            Outcome::Left => 5,
+            Outcome::Ended | Outcome::Cancelled | Outcome::Streamed | Outcome::Broken => 6,
         };
         meters.requests[number].inc();
-        if matches!(record.outcome, Outcome::Result | Outcome::Error) {
+        if matches!(record.outcome, Outcome::Result | Outcome::Error | Outcome::ToolError) {
             meters.seconds.observe(record.duration.as_secs_f64());
         }
         meters.bytes_in.inc_by(record.bytes_in);

@@ -31,6 +31,8 @@ pub(crate) struct SseBody {
     /// A chunk that is longer than [`CHUNK_BYTES`], as far as it was not written.
     long: Pieces,
     end: End,
+    /// Is this the only stream of a session of HTTP+SSE: does it carry the responses to all of its POSTs?
+    carries_all: bool,
     exchange: Exchange,
     _open: GaugeGuard,
     _present: Present,
@@ -63,6 +65,7 @@ impl SseBody {
             buffer: BytesMut::new(),
             long: Pieces::default(),
             end: End::Open,
+            carries_all: false,
             exchange,
             _open: GaugeGuard::new(&STREAMS),
             _present: present,
@@ -72,6 +75,7 @@ impl SseBody {
     /// The same body, beginning with the event that names the endpoint for POSTs (HTTP+SSE).
     pub(crate) fn with_endpoint(mut self, uri: &str) -> Self {
         sse::endpoint(&mut self.buffer, uri);
+        self.carries_all = true;
         self
     }
 
@@ -114,7 +118,9 @@ impl SseBody {
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
             match self.replies.poll_next(context) {
                 Poll::Ready(Some(ReplyEvent::Frame(frame))) => {
-                    if let Frame::Message { data, .. } = &frame {
+                    if let Frame::Message { data, .. } = &frame
+                        && !self.carries_all
+                    {
                         self.exchange.answered(data);
                     }
                     encode(&mut self.buffer, &frame);

@@ -77,6 +77,7 @@ async fn errors_and_refusals_are_recorded_with_their_codes() {
     let node = node(parrot::backends(), |_| {});
     let session = Session::begin(&node.running, "2025-11-25").await;
     session.post(&call(1, "no such tool", json!({}))).await.bytes().await.unwrap();
+    session.post(&call(3, "fail", json!({}))).await.bytes().await.unwrap();
     let of_another = Session { id: "nobody's-session".into(), ..session };
     assert_eq!(of_another.post(&call(2, "echo", json!({}))).await.status(), 404);
     let reply =
@@ -84,20 +85,21 @@ async fn errors_and_refusals_are_recorded_with_their_codes() {
     assert_eq!(reply.await.status, 403);
     let reply = send_request(&node.running, "GET /unknown/mcp", "", "");
     assert_eq!(reply.await.status, 404);
-    let records = records(6).await;
+    let records = records(7).await;
     let seen: Vec<_> =
         records[2..].iter().map(|r| (r.tenant.as_deref(), r.outcome, r.status, r.code)).collect();
     assert_eq!(
         seen,
         [
             (Some("demo"), Outcome::Error, 200, Some(-32602)),
+            (Some("demo"), Outcome::ToolError, 200, None),
             (Some("demo"), Outcome::Refused, 404, Some(-32001)),
             (Some("demo"), Outcome::Refused, 403, Some(-32600)),
             (None, Outcome::Refused, 404, Some(-32600)),
         ]
     );
     assert_eq!(records[2].tool.as_ref().unwrap().as_str(), "no such tool");
-    assert_eq!(records[3].session.unwrap().as_str(), "nobody's");
+    assert_eq!(records[4].session.unwrap().as_str(), "nobody's");
     node.running.stop(Duration::ZERO).await;
 }
 
@@ -148,6 +150,29 @@ async fn the_older_transport_is_recorded_as_well() {
     assert_eq!((records[0].endpoint, records[1].endpoint), ("messages", "sse"));
     assert_eq!(records[1].outcome, Outcome::Left);
     assert_eq!(records[0].session, records[1].session);
+    node.running.stop(Duration::ZERO).await;
+}
+
+#[actix_rt::test]
+async fn the_stream_of_the_older_transport_has_no_outcome_of_the_requests_that_it_answers() {
+    let node = node(parrot::backends(), |_| {});
+    let client = Client::new();
+    let stream = client.get(url(&node.running, "/demo/sse")).header("Accept", "text/event-stream");
+    let mut events = Events::of(stream.send().await.unwrap());
+    let endpoint = url(&node.running, &events.message().await.data.unwrap());
+    client.post(&endpoint).json(&initialize("2024-11-05")).send().await.unwrap();
+    events.message().await;
+    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    client.post(&endpoint).json(&initialized).send().await.unwrap();
+    client.post(&endpoint).json(&call(1, "no such tool", json!({}))).send().await.unwrap();
+    events.message().await;
+    drop(events);
+    let records = records(4).await;
+    assert_eq!(outline(&records[2]), ("tools/call", Some("no such tool"), Outcome::Accepted));
+    assert_eq!(
+        (records[3].endpoint, records[3].outcome, records[3].code),
+        ("sse", Outcome::Left, None)
+    );
     node.running.stop(Duration::ZERO).await;
 }
 

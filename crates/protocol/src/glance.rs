@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use memchr::{memchr2, memmem};
 
 use crate::raw::pick;
 use crate::{Method, Request, payload};
@@ -34,6 +34,62 @@ pub fn kind_of(message: &[u8]) -> Option<Kind> {
         }
     }
     None
+}
+
+/// So much of each end of a long result is read for `isError`: servers write it before or behind the
+/// content, which may be long.
+const EDGE_BYTES: usize = 1 << 10;
+
+/// Most members `isError` that are looked at behind a long content.
+const CANDIDATES_MAX: usize = 4;
+
+/// Does a response have a result with `isError`: is it the error of a tool? Of a long result only the
+/// two ends are read, so that this takes the same time for any length; an `isError` in the middle
+/// is not found.
+pub fn is_tool_error(response: &[u8]) -> bool {
+    let head = &response[..response.len().min(EDGE_BYTES)];
+    // Within a string the quotes would be escaped, so each hit is a member of some object.
+    if memmem::find(head, IS_ERROR).is_some() && result_is_error(head) {
+        return true;
+    }
+    let tail = &response[response.len().saturating_sub(EDGE_BYTES)..];
+    response.len() > EDGE_BYTES
+        && memmem::rfind_iter(tail, IS_ERROR)
+            .take(CANDIDATES_MAX)
+            .any(|at| ends_as_result(&tail[at..]))
+}
+
+const IS_ERROR: &[u8] = b"\"isError\"";
+
+/// Does the result have the member, as far as this beginning of a response goes?
+fn result_is_error(head: &[u8]) -> bool {
+    let Some(mut members) = Members::of(head) else { return false };
+    while let Some(key) = members.next_key() {
+        if key == b"result" {
+            let Some(mut result) = Members::of(members.rest()) else { return false };
+            while let Some(key) = result.next_key() {
+                if key == b"isError" {
+                    return result.rest().starts_with(b"true");
+                }
+                if result.skip_value().is_none() {
+                    return false;
+                }
+            }
+            return false;
+        }
+        if members.skip_value().is_none() {
+            return false;
+        }
+    }
+    false
+}
+
+/// Is this end of a response, which begins with the member, the end of its result: does only one
+/// object end behind the one with the member?
+fn ends_as_result(tail: &[u8]) -> bool {
+    let mut members = Members { json: tail, at: 0 };
+    let is_true = members.next_key().is_some() && members.rest().starts_with(b"true");
+    is_true && members.skip_object_end() && members.skip_object_end() && members.rest().is_empty()
 }
 
 /// The code of a response with an error. Parses the whole message.
@@ -119,6 +175,29 @@ impl<'a> Members<'a> {
         self.at += self.rest().iter().take_while(blank).count();
     }
 
+    /// Skips the value or key at the position, the further members of its object, and the end of the
+    /// object. False if the text ends before, or is not such an object.
+    fn skip_object_end(&mut self) -> bool {
+        loop {
+            if self.json.get(self.at) != Some(&b'}') && self.skip_value().is_none() {
+                return false;
+            }
+            self.skip_blanks();
+            match self.json.get(self.at) {
+                Some(b'}') => {
+                    self.at += 1;
+                    self.skip_blanks();
+                    return true;
+                }
+                Some(b',' | b':') => {
+                    self.at += 1;
+                    self.skip_blanks();
+                }
+                _ => return false,
+            }
+        }
+    }
+
     /// Skips the value; `None` if the text ends within it.
     fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0_usize;
@@ -192,6 +271,39 @@ mod tests {
     }
 
     #[test]
+    fn the_error_of_a_tool_is_a_member_of_the_result_only() {
+        let check =
+            |text: &str, is_error| assert_eq!(is_tool_error(text.as_bytes()), is_error, "{text}");
+        let long = "x".repeat(3 * EDGE_BYTES);
+        for content in ["", "x", &long] {
+            let content = format!(r#"[{{"type":"text","text":"{content}"}}]"#);
+            for blank in ["", " "] {
+                let error = format!(r#""isError":{blank}true"#);
+                let quoted = error.replace('"', "\\\"");
+                let in_result =
+                    |result: &str| format!(r#"{{"jsonrpc":"2.0","result":{result},"id":1}}"#);
+                check(&in_result(&format!(r#"{{"content":{content},{error}}}"#)), true);
+                check(&in_result(&format!(r#"{{{error},{blank}"content":{content}}}"#)), true);
+                let nested = format!(r#"{{"a":{{{error}}}}}"#);
+                check(&in_result(&format!(r#"{{"s":{nested},"content":{content}}}"#)), false);
+                check(&in_result(&format!(r#"{{"content":{content},"s":{nested}}}"#)), false);
+                let both = format!(r#"{{"content":{content},{error},"s":{nested}}}"#);
+                check(&in_result(&both), true);
+                check(&in_result(&format!(r#"{{"content":{content},"s":"{quoted}"}}"#)), false);
+                check(
+                    &in_result(&format!(r#"{{"content":{content},"isError":{blank}false}}"#)),
+                    false,
+                );
+                check(&in_result(&format!(r#"{{"content":{content}}}"#)), false);
+                check(&format!(r#"{{"id":1,{error},"content":{content}}}"#), false);
+            }
+        }
+        for nothing in ["", "{", r#""isError":true"#, r#"{"result":true,"isError":true}"#] {
+            check(nothing, false);
+        }
+    }
+
+    #[test]
     fn the_tool_of_a_call_is_the_name_in_its_parameters() {
         let name = |params: &str| {
             let call = Request::new(1.into(), Method::ToolsCall, Some(params.as_bytes()));
@@ -212,6 +324,7 @@ mod tests {
         #[test]
         fn no_text_panics(text in r#"[{}\[\],:"\\a1 ]{0,40}"#) {
             let _ = (kind_of(text.as_bytes()), name_in(text.as_bytes()));
+            let _ = (is_tool_error(text.as_bytes()), ends_as_result(text.as_bytes()));
         }
 
         #[test]

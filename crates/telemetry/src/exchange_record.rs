@@ -53,6 +53,8 @@ pub enum Outcome {
     Result,
     /// With a JSON-RPC error.
     Error,
+    /// With a result that is a tool's own error (`isError`).
+    ToolError,
     /// The message was accepted; it has no response, or the response is sent elsewhere.
     Accepted,
     /// The session was ended.
@@ -71,9 +73,10 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, at the position that is its number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Result,
         Self::Error,
+        Self::ToolError,
         Self::Accepted,
         Self::Ended,
         Self::Cancelled,
@@ -88,6 +91,7 @@ impl Outcome {
         match self {
             Self::Result => "result",
             Self::Error => "error",
+            Self::ToolError => "tool_error",
             Self::Accepted => "accepted",
             Self::Ended => "ended",
             Self::Cancelled => "cancelled",
@@ -98,9 +102,10 @@ impl Outcome {
         }
     }
 
-    /// Whether the client did not get what it asked for, by an error or a refusal.
+    /// Whether the client did not get what it asked for, by an error, a tool's own included, or a
+    /// refusal.
     pub fn is_error(self) -> bool {
-        matches!(self, Self::Error | Self::Refused)
+        matches!(self, Self::Error | Self::ToolError | Self::Refused)
     }
 }
 

@@ -48,6 +48,10 @@ impl Handler for Parrot {
                 }
                 "stepped".to_owned()
             }
+            "fail" => {
+                let result = r#"{"content":[{"type":"text","text":"failed"}],"isError":true}"#;
+                return Ok(Bytes::from_static(result.as_bytes()));
+            }
             "never" => std::future::pending().await,
             _ => return Err(Error::invalid_params("no such tool")),
         };
