@@ -158,6 +158,13 @@ impl ServerRequests {
         let Some(client) = handshake.client() else {
             return Err((ErrorCode::Refused, "there is no client yet".to_owned()));
         };
+        // A program that sends back what it receives takes this error for its response to `initialize`, so
+        // that the client gets the text.
+        if request.method == Method::Initialize {
+            let message = "the server sent `initialize` itself, or sent ours back: it is not an MCP server, \
+                           or its standard output is its input; check its command";
+            return Err((ErrorCode::InvalidRequest, message.to_owned()));
+        }
         if !handshake.is_initialized() {
             let message = "`initialize` is not answered yet; send no request before".to_owned();
             return Err((ErrorCode::InvalidRequest, message));
@@ -165,8 +172,6 @@ impl ServerRequests {
         let (revision, capabilities) = (client.revision, &client.capabilities);
         let params = request.params().unwrap_or_default();
         let is_declared = match request.method {
-            // A client whose process only echoes has no capabilities.
-            Method::Initialize => false,
             Method::RootsList => capabilities.roots(),
             Method::CreateMessage => {
                 let tools = payload::sampling_uses_tools(&params);

@@ -15,6 +15,10 @@ use crate::plan::Plan;
 /// Most pages of tools that are read of a server.
 const PAGES_MAX: usize = 100;
 
+/// What a program is told to be that sends `initialize`: no server ever does.
+const SENT_BACK: &str =
+    "sent our own `initialize` back; it is not an MCP server: check `command` and `args`";
+
 /// The result for all tenants.
 pub(crate) struct Started {
     /// A line for each tenant.
@@ -135,6 +139,9 @@ impl Opened {
                     });
                 }
                 LinkEvent::Message { message: Message::Request(request), .. } => {
+                    if request.method == Method::Initialize {
+                        return Err(SENT_BACK.to_owned());
+                    }
                     let refused = Response::error(Some(request.id), -32601, "not supported", None);
                     self.send(Message::Response(refused))?;
                 }
