@@ -87,6 +87,8 @@ for line in sys.stdin:
         result(id, '{"tools":[' + ",".join([TOOL, *others]) + ']}')
     elif method == "resources/list":
         result(id, '{"resources":[' + RESOURCE + ']}')
+    elif method == "prompts/list":
+        result(id, '{"prompts":[]}')
     elif method == "resources/subscribe":
         result(id, "{}")
     elif method == "completion/complete":

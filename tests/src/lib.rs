@@ -25,6 +25,7 @@ pub mod proxy;
 pub mod raw;
 pub mod recorded;
 pub mod redis;
+pub mod registry;
 pub mod restless;
 pub mod sse;
 pub mod tools;

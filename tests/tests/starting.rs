@@ -1,81 +1,21 @@
 //! The start of servers as operators' files describe it: with what `npx` and `uvx` need, with clients
 //! that give up, and with failures that have a cause.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::json;
 use tests::mcp::{Client, final_response};
+use tests::registry::Registry;
 use tests::{Node, Setup, tools};
 
 const REVISION: &str = "2025-11-25";
 
-/// A private registry on loopback, whose certificate only its own authority vouches for.
-struct Registry {
-    process: Child,
-    folder: tempfile::TempDir,
-    port: u16,
-}
-
-impl Registry {
-    fn start() -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        certify(folder.path())?;
-        let mut command = Command::new(tools::python("py1"));
-        command.arg(tools::root().join("tests/servers/registry.py"));
-        command.args([folder.path().join("cert"), folder.path().join("key")]);
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let mut port = String::new();
-        BufReader::new(process.stdout.take().context("no stdout")?).read_line(&mut port)?;
-        Ok(Self { process, folder, port: port.trim().parse()? })
-    }
-
-    /// The environment of a node behind this registry, whose user has no home directory.
-    fn variables(&self) -> Vec<(&'static str, String)> {
-        let authority = self.folder.path().join("ca").display().to_string();
-        let base = format!("https://127.0.0.1:{}", self.port);
-        vec![
-            ("HOME", "/nonexistent".to_owned()),
-            ("NODE_EXTRA_CA_CERTS", authority.clone()),
-            ("SSL_CERT_FILE", authority),
-            ("npm_config_registry", format!("{base}/")),
-            ("UV_DEFAULT_INDEX", format!("{base}/simple/")),
-            ("UV_PYTHON_DOWNLOADS", "never".to_owned()),
-            ("NO_PROXY", "127.0.0.1".to_owned()),
-        ]
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Writes an authority (`ca`), and a certificate that it signed (`cert`, `key`).
-fn certify(dir: &Path) -> Result<()> {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-    std::fs::write(dir.join("ca"), issuer.pem())?;
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(vec!["127.0.0.1".into()])?;
-    // With the name of the authority, the certificate would be taken for a self-signed one.
-    params.distinguished_name.push(DnType::CommonName, "registry");
-    std::fs::write(dir.join("cert"), params.signed_by(&key, &issuer)?.pem())?;
-    Ok(std::fs::write(dir.join("key"), key.serialize_pem())?)
-}
-
 #[tokio::test]
 async fn npx_and_uvx_download_servers_from_a_private_registry_without_a_variable_in_the_file()
 -> Result<()> {
-    let registry = Registry::start()?;
+    let registry = Registry::stand_in()?;
     let uvx = tools::installed("uv/bin/uvx");
     let mut setup = Setup::config(format!(
         "[tenants.npm]

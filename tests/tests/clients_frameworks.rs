@@ -1,0 +1,286 @@
+//! Frameworks and clients of other projects, unchanged, with three tenants of one node and of three
+//! nodes behind nginx: the built-in demo, a server from npm, and a server of a few lines.
+//!
+//! Each lists tools, calls one, calls one fifty times at the same time, and gets a result of a
+//! megabyte, a tool's error, progress, resources and prompts, as far as it has these. `tests/setup
+//! --full` installs them.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use tests::deployment::Plan;
+use tests::program::Seen;
+use tests::{Node, Setup, tools};
+use tokio::process::Command;
+
+/// The maximum time of one framework with all tenants.
+const PATIENCE: Duration = Duration::from_secs(400);
+
+/// The length of the large result.
+const BIG: usize = 1_000_000;
+
+/// A framework: its name in the adapters, the environment that has it, and what it lacks.
+struct Framework {
+    name: &'static str,
+    runs_in: RunsIn,
+    lacks: &'static [&'static str],
+}
+
+enum RunsIn {
+    /// The environment of `tests/setup` or of its part `full` with this folder.
+    Python(&'static str),
+    Node,
+}
+
+use RunsIn::{Node as JavaScript, Python};
+
+const ALL: [Framework; 14] = [
+    Framework {
+        name: "langchain",
+        runs_in: Python("full/frameworks1"),
+        lacks: &["resources", "prompts"],
+    },
+    Framework { name: "mcp-use", runs_in: Python("full/frameworks1"), lacks: &["progress"] },
+    Framework { name: "openai-agents", runs_in: Python("full/frameworks2"), lacks: &["progress"] },
+    Framework { name: "pydantic-ai", runs_in: Python("full/frameworks2"), lacks: &[] },
+    Framework { name: "llama-index", runs_in: Python("full/frameworks2"), lacks: &[] },
+    Framework {
+        name: "google-adk",
+        runs_in: Python("full/frameworks2"),
+        lacks: &["resources", "read", "prompts", "prompt"],
+    },
+    Framework { name: "fastmcp", runs_in: Python("fastmcp"), lacks: &[] },
+    Framework { name: "sdk-2", runs_in: JavaScript, lacks: &[] },
+    Framework { name: "mcp-remote", runs_in: JavaScript, lacks: &[] },
+    Framework { name: "inspector", runs_in: JavaScript, lacks: &["progress"] },
+    Framework { name: "ai-sdk", runs_in: JavaScript, lacks: &["progress"] },
+    Framework { name: "mastra", runs_in: JavaScript, lacks: &[] },
+    Framework {
+        name: "openai-agents-js",
+        runs_in: JavaScript,
+        lacks: &["progress", "prompts", "prompt"],
+    },
+    Framework { name: "langchain-js", runs_in: JavaScript, lacks: &["prompts", "prompt"] },
+];
+
+#[tokio::test]
+async fn long_every_framework_uses_three_tenants_of_one_node() -> Result<()> {
+    let node = Node::start(&Setup::config(settings()))?;
+    every_framework(&|tenant| node.mcp(tenant)).await
+}
+
+#[tokio::test]
+async fn long_every_framework_uses_three_tenants_of_three_nodes() -> Result<()> {
+    let cluster = Plan::demo().config(settings()).start().await?;
+    every_framework(&|tenant| cluster.mcp(tenant)).await.with_context(|| cluster.tails(20))
+}
+
+/// The settings file of a node with the three tenants.
+fn settings() -> String {
+    let node = tools::node();
+    let everything = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+    let everything = tools::installed(everything);
+    let plain = tools::root().join("tests/servers/plain.py");
+    format!(
+        "[tenants.demo]
+         auth = 'open'
+         [tenants.demo.backends.main]
+         kind = 'native'
+         name = 'everything'
+         [tenants.everything]
+         auth = 'open'
+         [tenants.everything.backends.main]
+         kind = 'stdio'
+         command = {node:?}
+         args = [{everything:?}, 'stdio']
+         [tenants.plain]
+         auth = 'open'
+         [tenants.plain.backends.main]
+         kind = 'stdio'
+         command = 'python3'
+         args = [{plain:?}]
+        "
+    )
+}
+
+/// What the scenario asks of each tenant.
+fn tenants(url: &dyn Fn(&str) -> String) -> Value {
+    json!([
+        {
+            "name": "demo",
+            "url": url("demo"),
+            "call": {"tool": "test_simple_text", "arguments": {}},
+            "many": {"tool": "rh_count", "number": "n", "arguments": {"interval_ms": 1}},
+            "big": {"tool": "rh_big", "arguments": {"bytes": BIG}},
+            "error": {"tool": "test_error_handling", "arguments": {}},
+            "progress": {"tool": "rh_count", "arguments": {"n": 10, "interval_ms": 30}},
+            "resource": "test://static-text",
+            "prompt": "test_simple_prompt",
+        },
+        {
+            "name": "everything",
+            "url": url("everything"),
+            "call": {"tool": "get-sum", "arguments": {"a": 2, "b": 40}},
+            "error": {"tool": "get-resource-reference", "arguments": {"resourceId": 0}},
+            "progress": {
+                "tool": "trigger-long-running-operation",
+                "arguments": {"duration": 1, "steps": 4},
+            },
+            "resource": "demo://resource/dynamic/text/1",
+            "prompt": "simple-prompt",
+        },
+        {
+            "name": "plain",
+            "url": url("plain"),
+            "call": {"tool": "roots_heard", "arguments": {}},
+            "many": {"tool": "roots_heard", "number": null, "arguments": {}},
+        },
+    ])
+}
+
+/// Runs all frameworks, two at the same time, and reports every one that fails.
+async fn every_framework(url: &dyn Fn(&str) -> String) -> Result<()> {
+    let tenants = tenants(url).to_string();
+    let only = std::env::var("FRAMEWORK").ok();
+    let mut wanted = ALL.iter().filter(|it| only.as_ref().is_none_or(|only| only == it.name));
+    let mut failures = Vec::new();
+    while let Some(one) = wanted.next() {
+        let other = wanted.next();
+        let other = async {
+            match other {
+                Some(other) => check(other, &tenants).await,
+                None => Ok(()),
+            }
+        };
+        let (one, other) = tokio::join!(check(one, &tenants), other);
+        failures.extend(one.err().into_iter().chain(other.err()));
+    }
+    let told: Vec<String> = failures.iter().map(|failure| format!("{failure:?}")).collect();
+    ensure!(failures.is_empty(), "{}", told.join("\n\n"));
+    Ok(())
+}
+
+async fn check(framework: &Framework, tenants: &str) -> Result<()> {
+    let seen = play(framework, tenants).await.with_context(|| framework.name)?;
+    judge(framework, &seen).with_context(|| format!("{}: {:?}", framework.name, short(&seen)))
+}
+
+/// Runs the scenario, and returns the lines it printed.
+async fn play(framework: &Framework, tenants: &str) -> Result<Seen> {
+    let folder = tools::root().join("tests/clients/frameworks");
+    let (program, script): (PathBuf, _) = match framework.runs_in {
+        Python(which) => (tools::installed(&format!("{which}/bin/python")), "visit.py"),
+        JavaScript => (tools::node(), "visit.mjs"),
+    };
+    let home = tempfile::tempdir()?;
+    let mut command = Command::new(program);
+    command.arg(folder.join(script)).args([framework.name, tenants]);
+    // No framework may send usage data, nor write into the home directory of the developer.
+    command.env("HOME", home.path()).env("MCP_USE_ANONYMIZED_TELEMETRY", "false");
+    command.env("MASTRA_TELEMETRY_DISABLED", "true").env("OPENAI_AGENTS_DISABLE_TRACING", "1");
+    // google-adk would look for credentials on the network.
+    command.env("NO_GCE_CHECK", "true").env("GOOGLE_API_USE_CLIENT_CERTIFICATE", "false");
+    command.env("PATH", tools::path()).stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await.context("timed out")??;
+    let (out, err) = (String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
+    // Some frameworks print lines of their own.
+    let lines = out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if !output.status.success() {
+        let lines = Seen(lines);
+        let err = &err[err.floor_char_boundary(err.len().saturating_sub(3_000))..];
+        bail!("{}: {:?}\n{err}", output.status, short(&lines));
+    }
+    Ok(Seen(lines))
+}
+
+/// The lines, without the long ones.
+fn short(seen: &Seen) -> Vec<String> {
+    seen.0.iter().map(|line| line.to_string().chars().take(300).collect()).collect()
+}
+
+fn judge(framework: &Framework, seen: &Seen) -> Result<()> {
+    let of = |kind: &str, tenant: &str| -> Result<Value> {
+        let mut lines = seen.all(kind).into_iter().filter(|line| line["tenant"] == tenant);
+        let line = lines.next().with_context(|| format!("no {kind} of {tenant}"))?;
+        ensure!(lines.next().is_none(), "{kind} of {tenant} twice");
+        Ok(line.clone())
+    };
+    let contains = |kind: &str, field: &str, tenant: &str, due: &str| {
+        let line = of(kind, tenant)?;
+        let found = match &line[field] {
+            Value::String(text) => text.contains(due),
+            other => other.as_array().context("no list")?.contains(&json!(due)),
+        };
+        ensure!(found, "{kind} of {tenant} without {due:?}");
+        anyhow::Ok(())
+    };
+    contains("tools", "names", "demo", "rh_count")?;
+    contains("tools", "names", "everything", "get-sum")?;
+    contains("tools", "names", "plain", "plain")?;
+    contains("call", "text", "demo", "This is a simple text response for testing.")?;
+    contains("call", "text", "everything", "42")?;
+    contains("call", "text", "plain", "0")?;
+    if framework.name == "inspector" {
+        for tenant in ["demo", "plain"] {
+            let load = of("load", tenant)?;
+            ensure!(load["ok"] == 50 && load["errors"] == 0, "{load}");
+        }
+    } else {
+        let many = of("many", "demo")?;
+        let counts: Vec<Value> = (1..=50).map(|n| json!(format!("counted to {n}"))).collect();
+        ensure!(many["texts"].as_array() == Some(&counts), "{many}");
+        ensure!(of("many", "plain")?["texts"].as_array().map(Vec::len) == Some(50));
+    }
+    ensure!(of("big", "demo")?["length"].as_u64() >= Some(BIG as u64));
+    contains("error", "text", "demo", "intentionally returns an error")?;
+    contains("error", "text", "everything", "Invalid resourceId")?;
+
+    for tenant in ["demo", "everything"] {
+        for what in ["progress", "resources", "read", "prompts", "prompt"] {
+            let lacks = seen.all("lacks").into_iter();
+            let mut lacks = lacks.filter(|line| line["tenant"] == tenant);
+            let lacks = lacks.any(|line| line["what"] == what);
+            ensure!(lacks == framework.lacks.contains(&what), "{what} of {tenant}");
+        }
+    }
+    let has = |what| !framework.lacks.contains(&what);
+    if has("progress") {
+        progress(framework, &of("progress", "demo")?, 10)?;
+        progress(framework, &of("progress", "everything")?, 4)?;
+    }
+    if has("resources") {
+        contains("resources", "names", "demo", "test://static-text")?;
+        of("resources", "everything")?;
+    }
+    if has("read") {
+        let due = "This is the content of the static text resource.";
+        contains("read", "text", "demo", due)?;
+        contains("read", "text", "everything", "Resource 1")?;
+    }
+    if has("prompts") {
+        contains("prompts", "names", "demo", "test_simple_prompt")?;
+        contains("prompts", "names", "everything", "simple-prompt")?;
+    }
+    if has("prompt") {
+        contains("prompt", "text", "demo", "This is a simple prompt for testing.")?;
+        contains("prompt", "text", "everything", "simple prompt")?;
+    }
+    Ok(())
+}
+
+/// Every step came once, in order.
+fn progress(framework: &Framework, line: &Value, steps: u32) -> Result<()> {
+    let saw = line["steps"].as_array().context("no steps")?;
+    let saw: Vec<f64> = saw.iter().filter_map(Value::as_f64).collect();
+    let all: Vec<f64> = (1..=steps).map(f64::from).collect();
+    // mcp-remote may lose a step that comes right before the result, with any server.
+    let due = match framework.name {
+        "mcp-remote" if saw.len() + 1 == all.len() => &all[..saw.len()],
+        _ => &all,
+    };
+    ensure!(saw == *due, "progress: {saw:?}");
+    Ok(())
+}
