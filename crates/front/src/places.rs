@@ -46,12 +46,15 @@ struct Inner {
     max: usize,
     next: Cell<u64>,
     open: RefCell<HashMap<u64, Rc<HeadProgress>>>,
-    /// The connections to close next according to the last search, and how they waited then.
-    found: RefCell<VecDeque<(Weak<HeadProgress>, (Rest, Instant))>>,
+    /// The connections to close next according to the last search.
+    found: RefCell<VecDeque<Found>>,
     /// The last search, and whether it found more than it kept.
     searched: Cell<Option<(Instant, bool)>>,
     is_watched: Cell<bool>,
 }
+
+/// A connection to close, and how it waited when it was found.
+type Found = (Weak<HeadProgress>, (Rest, Instant));
 
 /// A place; free again when it is dropped.
 pub(crate) struct Place {
