@@ -11,6 +11,7 @@ mod posted_again;
 mod properties;
 mod restore;
 mod results;
+mod saved_state;
 mod scenario;
 mod streams;
 mod world;
