@@ -5,6 +5,7 @@
 //! never a panic.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use memchr::{memchr2, memmem};
 
@@ -41,7 +42,7 @@ pub fn kind_of(message: &[u8]) -> Option<Kind> {
 const EDGE_BYTES: usize = 1 << 10;
 
 /// Most members `isError` that are looked at behind a long content.
-const CANDIDATES_MAX: usize = 4;
+const CANDIDATES_MAX: usize = 8;
 
 /// Does a response have a result with `isError`: is it the error of a tool? Of a long result only the
 /// two ends are read, so that this takes the same time for any length; an `isError` in the middle
@@ -49,17 +50,17 @@ const CANDIDATES_MAX: usize = 4;
 pub fn is_tool_error(response: &[u8]) -> bool {
     let head = &response[..response.len().min(EDGE_BYTES)];
     // Within a string the quotes would be escaped, so each hit is a member of some object.
-    if memmem::find(head, IS_ERROR).is_some() && result_is_error(head) {
+    if IS_ERROR.find(head).is_some() && result_is_error(head) {
         return true;
     }
     let tail = &response[response.len().saturating_sub(EDGE_BYTES)..];
     response.len() > EDGE_BYTES
-        && memmem::rfind_iter(tail, IS_ERROR)
-            .take(CANDIDATES_MAX)
-            .any(|at| ends_as_result(&tail[at..]))
+        && IS_ERROR.find_iter(tail).take(CANDIDATES_MAX).any(|at| ends_as_result(&tail[at..]))
 }
 
-const IS_ERROR: &[u8] = b"\"isError\"";
+/// The key with its quotes. Made once: to make one takes longer than to search with it.
+static IS_ERROR: LazyLock<memmem::Finder<'_>> =
+    LazyLock::new(|| memmem::Finder::new(b"\"isError\""));
 
 /// Does the result have the member, as far as this beginning of a response goes?
 fn result_is_error(head: &[u8]) -> bool {
