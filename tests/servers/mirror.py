@@ -1,12 +1,14 @@
 """A mirror of package registries for tests: it stands in for a company's private one.
 
-`mirror.py CERT KEY LOG` answers on loopback over HTTPS with this certificate and key, and prints its
-port. `/at/SCHEME/HOST/PATH` is the content of that URL of a real registry. Links of a registry's
-answers to packages become links to this mirror. It writes the path of each request into LOG.
+`mirror.py CERT KEY LOG` answers on loopback over HTTPS with this certificate and key. It prints its
+port, and ends with its standard input. `/at/SCHEME/HOST/PATH` is the content of that URL of a real
+registry. Links of a registry's answers to packages become links to this mirror. It writes the path
+of each request into LOG.
 """
 
 import gzip
 import http.server
+import os
 import re
 import ssl
 import sys
@@ -107,5 +109,6 @@ if __name__ == "__main__":
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(sys.argv[1], sys.argv[2])
     server = Server(context)
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     print(server.server_port, flush=True)
     server.serve_forever()

@@ -1,7 +1,8 @@
 """A registry of packages for tests: it stands in for a company's private one.
 
 It serves one npm package and one Python wheel, both an MCP server called `stand-in-server`, over
-HTTPS with the certificate and key that its arguments name. It prints its port.
+HTTPS with the certificate and key that its arguments name. It prints its port, and ends with its
+standard input.
 """
 
 import base64
@@ -9,9 +10,11 @@ import hashlib
 import http.server
 import io
 import json
+import os
 import ssl
 import sys
 import tarfile
+import threading
 import zipfile
 
 NAME = "stand-in-server"
@@ -110,5 +113,6 @@ if __name__ == "__main__":
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(sys.argv[1], sys.argv[2])
     server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     print(server.server_port, flush=True)
     server.serve_forever()

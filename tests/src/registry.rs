@@ -49,7 +49,8 @@ impl Registry {
         let mut command = Command::new(tools::python("py1"));
         command.arg(tools::root().join("tests/servers").join(script));
         command.args(["cert", "key", "requests"].map(|name| folder.path().join(name)));
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        // It ends with the test, whose end closes its input.
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut port = String::new();
         BufReader::new(process.stdout.take().context("no stdout")?).read_line(&mut port)?;
         Ok(Self { process, folder, port: port.trim().parse()?, npm, simple })
