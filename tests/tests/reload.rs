@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::json;
 use tests::mcp::{Client, final_response};
-use tests::{Node, Setup, tools};
+use tests::{Node, Setup, processes, tools};
 use tokio::time::{sleep, timeout};
 
 const NEWEST: &str = "2025-11-25";
@@ -234,6 +234,38 @@ async fn a_change_of_other_settings_is_named_and_needs_a_restart() -> Result<()>
     write(&node, &(format!("[sessions]\nidle_secs = 77\n{}", native("one") + &native("two"))))?;
     answers(&node, "two", 200).await?;
     logs(&node, &["sessions.idle_secs", "restart"]).await
+}
+
+#[tokio::test]
+async fn servers_that_wait_with_a_former_secret_end_when_it_is_replaced() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let secrets = folder.path().join("secrets.env");
+    let [one, two, three] = [(); 3].map(|()| processes::mark());
+    write_secret(&secrets, processes::VARIABLE, &one)?;
+    let limits = "warm = 1\n\n[tenants.warm.limits]\nchildren_max = 2\n\n";
+    let warm = program("warm", "any");
+    let warm = format!("{}\nenv_file = {secrets:?}\n{limits}", warm.trim_end());
+    let setup = Setup::config(native("other") + &warm).with("node.reload_secs", 1);
+    let node = Node::start(&setup)?;
+    let started = async |mark: &str| {
+        let started = async {
+            while processes::marked(mark, None).is_empty() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(APPLIED, started).await.with_context(|| node.output())
+    };
+    started(&one).await?;
+    for (former, new) in [(&one, &two), (&two, &three)] {
+        write_secret(&secrets, processes::VARIABLE, new)?;
+        started(new).await?;
+        processes::all_gone(former, None, APPLIED).await?;
+    }
+    // No former server has the place of another one.
+    Client::open(node.mcp("warm"), NEWEST).await?;
+    write(&node, &native("other"))?;
+    answers(&node, "warm", 404).await?;
+    processes::all_gone(&three, None, APPLIED).await
 }
 
 /// Of 1,000 tenants one changes, while another is called all the time.

@@ -6,7 +6,7 @@
 
 mod pair;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
@@ -30,9 +30,13 @@ pub trait Backend: Send + Sync + 'static {
         self.open(session)
     }
 
-    /// Starts servers in advance, if the backend is to. Called once, when the node starts, from
-    /// within a tokio runtime.
+    /// Starts servers in advance, if the backend is to. Called from within a tokio runtime when the
+    /// node starts, and after each change of the backends.
     fn start_in_advance(&self) {}
+
+    /// The node gives the backend to no further session. Ends the servers that no session has, and
+    /// starts none in advance any more. Sessions that have the backend can still open links.
+    fn retire(&self) {}
 }
 
 /// The backends of the node, by tenant. They can change while the node runs. Cheap to clone.
@@ -47,11 +51,17 @@ impl Backends {
         Self(Arc::new(RwLock::new(backends.into_iter().collect())))
     }
 
-    /// Replaces all backends. A session keeps the one that it has.
+    /// Replaces all backends, and retires those that no tenant has any more. A session keeps the one
+    /// that it has.
     pub fn replace(&self, backends: impl IntoIterator<Item = (Arc<str>, Arc<dyn Backend>)>) {
-        // The former ones are dropped after the lock.
-        let mut table = backends.into_iter().collect();
-        std::mem::swap(&mut table, &mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
+        let table: ByTenant = backends.into_iter().collect();
+        let kept: HashSet<_> = table.values().map(address).collect();
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let former = std::mem::replace(&mut *current, table);
+        // The former ones are retired and dropped after the lock.
+        drop(current);
+        let unused = former.values().filter(|backend| !kept.contains(&address(backend)));
+        unused.for_each(|backend| backend.retire());
     }
 
     /// Starts servers in advance, where the settings say so.
@@ -67,6 +77,11 @@ impl Backends {
     pub fn of(&self, tenant: &str) -> Option<Arc<dyn Backend>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
     }
+}
+
+/// Identifies a backend among those that exist.
+fn address(backend: &Arc<dyn Backend>) -> *const () {
+    Arc::as_ptr(backend).cast()
 }
 
 /// Bounds of a link, the same in both directions.

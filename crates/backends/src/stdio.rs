@@ -42,7 +42,17 @@ use crate::{Backend, Link, LinkLimits};
 
 /// Starts a process for every session that opens a link.
 #[derive(Clone)]
-pub struct StdioBackend(Arc<Program>);
+pub struct StdioBackend(Arc<InService>);
+
+/// A program that can get sessions. Each task of a process has the program as well, so the end of the
+/// last backend must be noticed here, not by the program's own.
+struct InService(Arc<Program>);
+
+impl Drop for InService {
+    fn drop(&mut self) {
+        self.0.retire();
+    }
+}
 
 impl StdioBackend {
     /// Creates a backend whose processes are counted in `children`. They get those of the
@@ -64,7 +74,12 @@ impl StdioBackend {
         children: Children,
         shares: StdioShares,
     ) -> Self {
-        Self(Arc::new(Program::new(name.into(), settings, protections, children, shares)))
+        let program = Program::new(name.into(), settings, protections, children, shares);
+        Self(Arc::new(InService(Arc::new(program))))
+    }
+
+    fn program(&self) -> &Arc<Program> {
+        &self.0.0
     }
 }
 
@@ -72,7 +87,7 @@ impl StdioBackend {
     fn open_link(&self, session: &SessionId, principal: Option<[u8; 32]>) -> Link {
         let (link, end) = Link::pair(LinkLimits::default());
         let session = Attachment { session: session.clone(), first: None, is_up: false, end };
-        tokio::spawn(process::open_link(Arc::clone(&self.0), principal, session));
+        tokio::spawn(process::open_link(Arc::clone(self.program()), principal, session));
         link
     }
 }
@@ -88,8 +103,13 @@ impl Backend for StdioBackend {
     }
 
     fn start_in_advance(&self) {
-        if self.0.settings.warm > 0 {
-            tokio::spawn(spares::keep(Arc::downgrade(&self.0)));
+        let program = self.program();
+        if program.settings.warm > 0 {
+            tokio::spawn(spares::keep(Arc::clone(program)));
         }
+    }
+
+    fn retire(&self) {
+        self.program().retire();
     }
 }

@@ -2,6 +2,7 @@
 
 use budget::{Budget, Share};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::children::Children;
 use super::in_use::InUse;
@@ -27,6 +28,8 @@ pub(super) struct Program {
     pub(super) in_use: InUse,
     /// Wakes the task that starts spare children.
     pub(super) spares_wanted: Notify,
+    /// Cancelled when no further session gets the backend.
+    pub(super) retired: CancellationToken,
 }
 
 impl Program {
@@ -48,7 +51,14 @@ impl Program {
             waiting: Waiting::default(),
             in_use: InUse::default(),
             spares_wanted: Notify::new(),
+            retired: CancellationToken::new(),
         }
+    }
+
+    /// Ends the children that wait, and lets no further one wait.
+    pub(super) fn retire(&self) {
+        self.retired.cancel();
+        self.waiting.close();
     }
 
     /// The tenant, as far as the name of the backend has it.

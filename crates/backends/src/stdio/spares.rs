@@ -1,6 +1,6 @@
 //! Keeps spare children of a backend: started in advance, and without a message so far.
 
-use std::sync::Weak;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -12,10 +12,12 @@ use super::program::Program;
 /// waited, and those for which there was no room.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Starts spare children until the node stops, or the backend is dropped.
-pub(super) async fn keep(program: Weak<Program>) {
+/// Starts spare children until the node stops, or the backend is retired.
+pub(super) async fn keep(program: Arc<Program>) {
     loop {
-        let Some(program) = program.upgrade() else { return };
+        if program.retired.is_cancelled() {
+            return;
+        }
         for _ in program.waiting.spares()..program.settings.warm {
             if process::start_spare(&program).await.is_err() {
                 break;
@@ -25,6 +27,7 @@ pub(super) async fn keep(program: Weak<Program>) {
         let wanted = timeout(CHECK_INTERVAL, program.spares_wanted.notified());
         tokio::select! {
             () = closing.cancelled() => return,
+            () = program.retired.cancelled() => return,
             _ = wanted => {}
         }
     }

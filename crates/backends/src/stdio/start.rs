@@ -260,7 +260,8 @@ impl Starting {
 
     /// The session has ended. Returns whether the child waits for another one.
     fn wait_for_session(&mut self) -> bool {
-        let keeps = !self.program.settings.start_kept().is_zero();
+        let keeps =
+            !self.program.settings.start_kept().is_zero() && !self.program.retired.is_cancelled();
         let claim = self.opening.claim(self.principal).filter(|_| keeps);
         let Some(claim) = claim else { return false };
         self.assignment = Assignment::waiting(self.program.waiting.offer(Some(claim)));

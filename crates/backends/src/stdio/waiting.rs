@@ -32,25 +32,42 @@ struct Offer {
 
 /// The children that wait, the oldest first. Each has a permit, so their number is bounded.
 #[derive(Default)]
-pub(super) struct Waiting(Mutex<VecDeque<Offer>>);
+pub(super) struct Waiting(Mutex<Offers>);
+
+#[derive(Default)]
+struct Offers {
+    open: VecDeque<Offer>,
+    /// Whether no child may wait any more.
+    are_closed: bool,
+}
 
 impl Waiting {
-    fn offers(&self) -> MutexGuard<'_, VecDeque<Offer>> {
+    fn lock(&self) -> MutexGuard<'_, Offers> {
         let mut offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        offers.retain(|offer| !offer.child.is_closed());
+        offers.open.retain(|offer| !offer.child.is_closed());
         offers
     }
 
     /// Offers a child. The receiver gets a session, or an error if the child is to end.
     pub(super) fn offer(&self, claim: Option<Claim>) -> oneshot::Receiver<Attachment> {
         let (child, attached) = oneshot::channel();
-        self.offers().push_back(Offer { claim, child });
+        let mut offers = self.lock();
+        if !offers.are_closed {
+            offers.open.push_back(Offer { claim, child });
+        }
         attached
+    }
+
+    /// Ends all children that wait, and each that is offered from now on.
+    pub(super) fn close(&self) {
+        let mut offers = self.lock();
+        offers.are_closed = true;
+        offers.open.clear();
     }
 
     /// Whether a session of this client may find a child here.
     pub(super) fn may_have(&self, principal: Option<[u8; 32]>) -> bool {
-        self.offers().iter().any(|offer| match &offer.claim {
+        self.lock().open.iter().any(|offer| match &offer.claim {
             Some(claim) => Some(claim.principal) == principal,
             None => true,
         })
@@ -58,7 +75,7 @@ impl Waiting {
 
     /// The number of spare children.
     pub(super) fn spares(&self) -> usize {
-        self.offers().iter().filter(|offer| offer.claim.is_none()).count()
+        self.lock().open.iter().filter(|offer| offer.claim.is_none()).count()
     }
 
     /// Gives the session a child that has received exactly its first message, or else a spare one.
@@ -83,7 +100,7 @@ impl Waiting {
     fn take(&self, principal: Option<[u8; 32]>, first: Option<&Message>) -> Option<Offer> {
         let claim = principal.zip(first);
         let claim = claim.map(|(principal, first)| Claim { principal, first: first.line() });
-        let mut offers = self.offers();
+        let offers = &mut self.lock().open;
         let is_own = |offer: &Offer| offer.claim.is_some() && offer.claim == claim;
         let own = offers.iter().position(is_own);
         let chosen = own.or_else(|| offers.iter().position(|offer| offer.claim.is_none()))?;
@@ -92,7 +109,7 @@ impl Waiting {
 
     /// Ends the child that has waited for longest, to make room. Returns whether there was one.
     pub(super) fn end_oldest(&self) -> bool {
-        self.offers().pop_front().is_some()
+        self.lock().open.pop_front().is_some()
     }
 }
 
@@ -145,6 +162,19 @@ mod tests {
         assert!(spare.try_recv().is_err(), "the spare one still waits");
         assert!(gets(&waiting, BOB, "{}"));
         assert_eq!(waiting.spares(), 0);
+    }
+
+    #[test]
+    fn no_child_waits_where_no_session_will_come() {
+        let waiting = Waiting::default();
+        let mut before = [waiting.offer(None), waiting.offer(claim(ADA, "{}"))];
+        waiting.close();
+        let mut after = waiting.offer(None);
+        for child in before.iter_mut().chain([&mut after]) {
+            assert_eq!(child.try_recv().err(), Some(oneshot::error::TryRecvError::Closed));
+        }
+        assert_eq!(waiting.spares(), 0);
+        assert!(!gets(&waiting, ADA, "{}"));
     }
 
     #[test]

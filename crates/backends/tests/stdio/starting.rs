@@ -1,9 +1,10 @@
 //! The start of servers: clients that give up, spare servers, starts that fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use backends::stdio::{Children, ChildrenSettings, StdioBackend, StdioSettings};
-use backends::{Backend as _, LinkEvent};
+use backends::{Backend as _, Backends, LinkEvent};
 use protocol::SessionId;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -190,6 +191,36 @@ async fn spare_servers_wait_for_sessions_and_are_replaced() {
     assert!(first.down().await.contains("the server"));
     children.close();
     timeout(PATIENCE, children.stopped()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_backend_that_is_replaced_keeps_only_the_servers_of_its_sessions() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    std::fs::write(&gate, "").unwrap();
+    let children = guarded().children;
+    let warm = || StdioSettings { warm: 2, ..slow(&gate) };
+    let [old, new] = [warm(), slow(&gate)].map(|settings| backend(settings, &children));
+    let tenant: Arc<str> = "acme".into();
+    let backends = Backends::new([(Arc::clone(&tenant), Arc::new(old.clone()) as _)]);
+    backends.start_in_advance();
+    until(|| children.count() == 2).await;
+    let mut session = talk(&old, &ADA, INITIALIZE);
+    up(&mut session).await;
+    session.pids().await;
+    let [pid, _] = session.pids().await[..] else { panic!("no pid") };
+    until(|| children.count() == 3).await;
+    backends.replace([(tenant, Arc::new(new) as _)]);
+    until(|| children.count() == 1).await;
+    // The session can still use its server, and gets another one if that ends.
+    session.send(r#"{"jsonrpc":"2.0","id":2,"method":"x"}"#);
+    assert_eq!(session.pids().await, [pid, 2]);
+    drop(session);
+    until(|| children.count() == 0).await;
+    let mut session = talk(&old, &ADA, INITIALIZE);
+    up(&mut session).await;
+    session.pids().await;
+    assert_eq!(children.count(), 1, "no further server was started in advance");
 }
 
 #[tokio::test]
