@@ -268,6 +268,19 @@ async fn servers_that_wait_with_a_former_secret_end_when_it_is_replaced() -> Res
     processes::all_gone(&three, None, APPLIED).await
 }
 
+#[tokio::test]
+async fn an_added_tenant_starts_no_more_servers_than_it_may() -> Result<()> {
+    let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 1))?;
+    let limits = "[tenants.added.limits]\nchildren_max = 1\n";
+    write(&node, &(native("one") + &program("added", "any") + limits))?;
+    answers(&node, "added", 200).await?;
+    // The client of that answer has left its session, which keeps its server.
+    let second = Client::open(node.mcp("added"), NEWEST).await;
+    ensure!(second.is_err(), "a second server was started");
+    ensure!(node.metric("roundhouse_child_starts_total").await? == Some(1.0));
+    Ok(())
+}
+
 /// Of 1,000 tenants one changes, while another is called all the time.
 #[tokio::test]
 async fn long_a_thousand_tenants_load_fast_and_one_of_them_changes_without_a_lost_call()

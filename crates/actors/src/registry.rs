@@ -113,8 +113,8 @@ impl Slots {
 
     fn share(&mut self, tenant: &Arc<str>) -> Share {
         let budget = &self.budget;
-        budget.named(tenant).unwrap_or_else(|| {
-            let new = || budget.share(tenant);
+        budget.share(tenant).unwrap_or_else(|| {
+            let new = || budget.unnamed_share(tenant);
             self.unnamed.entry(Arc::clone(tenant)).or_insert_with(new).clone()
         })
     }

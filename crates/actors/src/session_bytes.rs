@@ -32,18 +32,24 @@ impl SessionBytes {
 
     /// The bytes that the sessions of a tenant keep.
     pub fn used(&self, tenant: &str) -> usize {
-        self.budget.share(tenant).used()
+        self.budget.share(tenant).map_or(0, |share| share.used())
     }
 
-    /// The share of a tenant.
-    pub fn share(&self, tenant: &str) -> Share {
+    /// The share of a tenant; `None` for one that the settings do not have.
+    pub fn share(&self, tenant: &str) -> Option<Share> {
         self.budget.share(tenant)
+    }
+
+    /// The share of a tenant, also of one that the settings do not have: a take-over can bring sessions of
+    /// such a tenant. It counts in the total only.
+    pub(crate) fn share_of_session(&self, tenant: &str) -> Share {
+        self.share(tenant).unwrap_or_else(|| self.budget.unnamed_share(tenant))
     }
 
     /// Names a tenant that was added to the settings, with the most bytes that it may keep. See
     /// [`Budget::add`].
-    pub fn add(&self, tenant: &Arc<str>, max: usize) {
-        self.budget.add(tenant, max);
+    pub fn add(&self, tenant: &Arc<str>, max: usize) -> bool {
+        self.budget.add(tenant, max)
     }
 
     /// Forgets a tenant that was removed from the settings. See [`Budget::remove`].

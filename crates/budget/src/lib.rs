@@ -15,6 +15,7 @@ mod granule;
 mod share;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -36,8 +37,15 @@ pub struct ShareLimits {
 pub struct Budget(Arc<Shares>);
 
 struct Shares {
-    by_tenant: RwLock<HashMap<Arc<str>, Share>>,
+    by_tenant: RwLock<HashMap<Arc<str>, Named>>,
     total: Arc<Total>,
+}
+
+/// The share of a tenant that was named.
+struct Named {
+    share: Share,
+    /// Whether the tenant came with [`Budget::add`].
+    is_added: bool,
 }
 
 /// The state that all shares have in common.
@@ -73,10 +81,11 @@ impl Budget {
         let committed = AtomicUsize::new(committed);
         let total = Arc::new(Total { max, committed, on_excess: Box::new(on_excess) });
         let share = |name: &Arc<str>, min, max| Share::new(Arc::clone(name), min, max, &total);
-        let by_tenant = tenants
-            .iter()
-            .map(|(name, limits)| (Arc::clone(name), share(name, min_of(limits), limits.max)))
-            .collect();
+        let named = |(name, limits): &(Arc<str>, ShareLimits)| {
+            let share = share(name, min_of(limits), limits.max);
+            (Arc::clone(name), Named { share, is_added: false })
+        };
+        let by_tenant = tenants.iter().map(named).collect();
         Self(Arc::new(Shares { by_tenant: RwLock::new(by_tenant), total }))
     }
 
@@ -85,41 +94,45 @@ impl Budget {
         Self::new(usize::MAX, [], || {})
     }
 
-    /// The share of a tenant. A tenant that was not named gets a new share without a minimum, which
-    /// counts in the total only.
-    pub fn share(&self, tenant: &str) -> Share {
-        let new = || Share::new(tenant.into(), 0, self.0.total.max, &self.0.total);
-        self.named(tenant).unwrap_or_else(new)
+    /// The share of a tenant; `None` for one that was not named.
+    pub fn share(&self, tenant: &str) -> Option<Share> {
+        self.by_tenant().get(tenant).map(|named| named.share.clone())
     }
 
-    /// The share of a tenant that was named.
-    pub fn named(&self, tenant: &str) -> Option<Share> {
-        self.by_tenant().get(tenant).cloned()
+    /// A new share of a tenant that was not named. It has no minimum and no maximum: what is taken from
+    /// it counts in the total only.
+    pub fn unnamed_share(&self, tenant: &str) -> Share {
+        Share::new(tenant.into(), 0, self.0.total.max, &self.0.total)
     }
 
     /// Names another tenant, with a maximum and without a minimum: the minima were divided at the
-    /// start. A tenant that was named already keeps its share.
-    pub fn add(&self, tenant: &Arc<str>, max: usize) {
+    /// start. A tenant that was named already keeps its share. Returns whether the tenant is new.
+    pub fn add(&self, tenant: &Arc<str>, max: usize) -> bool {
         let mut by_tenant = self.0.by_tenant.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || Share::new(Arc::clone(tenant), 0, max, &self.0.total);
-        by_tenant.entry(Arc::clone(tenant)).or_insert_with(new);
+        let entry = by_tenant.entry(Arc::clone(tenant));
+        let is_new = matches!(entry, Entry::Vacant(_));
+        entry.or_insert_with(|| Named {
+            share: Share::new(Arc::clone(tenant), 0, max, &self.0.total),
+            is_added: true,
+        });
+        is_new
     }
 
     /// Forgets a tenant that came with [`Self::add`]. What it still holds counts in the total. A tenant
     /// that was named at the start keeps its share and its minimum.
     pub fn remove(&self, tenant: &str) {
         let mut by_tenant = self.0.by_tenant.write().unwrap_or_else(PoisonError::into_inner);
-        if by_tenant.get(tenant).is_some_and(|share| share.min() == 0) {
+        if by_tenant.get(tenant).is_some_and(|named| named.is_added) {
             by_tenant.remove(tenant);
         }
     }
 
     /// The shares of the named tenants, in no order.
     pub fn shares(&self) -> Vec<Share> {
-        self.by_tenant().values().cloned().collect()
+        self.by_tenant().values().map(|named| named.share.clone()).collect()
     }
 
-    fn by_tenant(&self) -> RwLockReadGuard<'_, HashMap<Arc<str>, Share>> {
+    fn by_tenant(&self) -> RwLockReadGuard<'_, HashMap<Arc<str>, Named>> {
         // Each change is one insertion or removal, so the table is right in any case.
         self.0.by_tenant.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +144,7 @@ impl Budget {
 
     /// The amount that the named tenants use.
     pub fn used(&self) -> usize {
-        self.by_tenant().values().map(Share::used).sum()
+        self.by_tenant().values().map(|named| named.share.used()).sum()
     }
 
     /// What tenants use, or cannot be taken by others.
@@ -141,7 +154,7 @@ impl Budget {
 
     /// The shares that exceed their bounds.
     pub fn exceeded(&self) -> Vec<Share> {
-        self.by_tenant().values().filter(|share| share.is_exceeded()).cloned().collect()
+        self.shares().into_iter().filter(Share::is_exceeded).collect()
     }
 }
 

@@ -12,10 +12,14 @@ fn budget(max: usize, tenants: &[(&str, usize, usize)]) -> Budget {
     Budget::new(max, tenants.iter().map(limits), || {})
 }
 
+fn share(budget: &Budget, tenant: &str) -> Share {
+    budget.share(tenant).expect("it is named")
+}
+
 #[test]
 fn a_tenant_takes_what_is_free_but_never_the_minimum_of_another() {
     let budget = budget(100, &[("a", 20, 100), ("b", 20, 100)]);
-    let (a, b) = (budget.share("a"), budget.share("b"));
+    let (a, b) = (share(&budget, "a"), share(&budget, "b"));
     assert_eq!(a.take(81).unwrap_err(), Exhausted);
     let all_of_a = a.take(80).unwrap();
     assert!(!a.is_exceeded());
@@ -31,10 +35,10 @@ fn a_tenant_takes_what_is_free_but_never_the_minimum_of_another() {
 #[test]
 fn the_maximum_of_a_tenant_holds_while_the_rest_is_free() {
     let budget = budget(100, &[("a", 0, 50)]);
-    let mut held = budget.share("a").take(50).unwrap();
+    let mut held = share(&budget, "a").take(50).unwrap();
     assert!(held.try_set(51).is_err());
     assert_eq!(held.amount(), 50, "a refusal changes nothing");
-    assert!(budget.share("unknown").take(50).is_ok(), "the rest is there for others");
+    assert!(budget.unnamed_share("unknown").take(50).is_ok(), "the rest is there for others");
 }
 
 #[test]
@@ -45,7 +49,7 @@ fn what_is_held_already_may_exceed_the_share_and_notifies() {
     let budget = Budget::new(100, [("a".into(), limits)], move || {
         count.fetch_add(1, Ordering::Relaxed);
     });
-    let mut held = Held::nothing(&budget.share("a"));
+    let mut held = Held::nothing(&share(&budget, "a"));
     held.set(10);
     assert_eq!(notified.load(Ordering::Relaxed), 0);
     assert!(budget.exceeded().is_empty());
@@ -53,28 +57,28 @@ fn what_is_held_already_may_exceed_the_share_and_notifies() {
     assert_eq!(notified.load(Ordering::Relaxed), 1);
     assert_eq!(budget.exceeded()[0].excess(), 2);
     held.set(5);
-    assert_eq!(budget.share("a").excess(), 0);
+    assert_eq!(share(&budget, "a").excess(), 0);
 }
 
 #[test]
 fn above_the_total_a_tenant_within_its_minimum_has_no_excess() {
     let budget = budget(100, &[("a", 30, 100), ("b", 30, 100)]);
-    let (mut a, mut b) = (Held::nothing(&budget.share("a")), Held::nothing(&budget.share("b")));
+    let (mut a, mut b) = (Held::nothing(&share(&budget, "a")), Held::nothing(&share(&budget, "b")));
     a.set(90);
     b.set(20);
-    assert_eq!(budget.share("a").excess(), 20, "30 are kept for b");
-    assert_eq!(budget.share("b").excess(), 0);
+    assert_eq!(share(&budget, "a").excess(), 20, "30 are kept for b");
+    assert_eq!(share(&budget, "b").excess(), 0);
     b.set(31);
-    assert_eq!(budget.share("b").excess(), 1);
+    assert_eq!(share(&budget, "b").excess(), 1);
 }
 
 #[test]
 fn what_a_tenant_records_above_its_maximum_is_not_taken_from_the_others() {
     let budget = budget(100, &[("a", 0, 50), ("b", 0, 50)]);
-    let mut a = Held::nothing(&budget.share("a"));
+    let mut a = Held::nothing(&share(&budget, "a"));
     a.set(5_000);
-    assert_eq!((budget.share("a").excess(), budget.committed()), (4_950, 50));
-    assert!(budget.share("b").take(50).is_ok());
+    assert_eq!((share(&budget, "a").excess(), budget.committed()), (4_950, 50));
+    assert!(share(&budget, "b").take(50).is_ok());
     a.set(10);
     assert_eq!(budget.committed(), 10);
 }
@@ -82,7 +86,7 @@ fn what_a_tenant_records_above_its_maximum_is_not_taken_from_the_others() {
 #[test]
 fn minima_that_exceed_the_total_are_reduced_in_proportion() {
     let budget = budget(100, &[("a", 100, 100), ("b", 100, 100)]);
-    assert_eq!((budget.share("a").min(), budget.share("b").min()), (50, 50));
+    assert_eq!((share(&budget, "a").min(), share(&budget, "b").min()), (50, 50));
     assert_eq!(budget.committed(), 100);
 }
 
@@ -117,12 +121,12 @@ proptest! {
         for (tenant, amount, gives_back) in steps {
             if gives_back {
                 held[tenant].pop();
-            } else if let Ok(taken) = budget.share(names[tenant]).take(amount) {
+            } else if let Ok(taken) = share(&budget, names[tenant]).take(amount) {
                 held[tenant].push(taken);
             }
             prop_assert!(budget.committed() <= 100);
             for (name, held) in names.iter().zip(&held) {
-                let share = budget.share(name);
+                let share = share(&budget, name);
                 let sum: usize = held.iter().map(Held::amount).sum();
                 prop_assert_eq!(share.used(), sum);
                 prop_assert!(sum <= share.max());
@@ -141,17 +145,24 @@ proptest! {
 fn a_tenant_that_is_named_later_has_a_maximum_and_takes_no_minimum_of_others() {
     let limits = ShareLimits { min: 40, max: 100 };
     let budget = Budget::new(100, [("a".into(), limits)], || {});
-    assert_eq!(budget.share("b").max(), 100, "it is not named yet");
-    budget.add(&"b".into(), 50);
-    budget.add(&"b".into(), 10);
-    budget.add(&"a".into(), 10);
-    let first = budget.share("b").take(45).unwrap();
-    assert!(budget.share("b").take(6).is_err(), "its shares are one");
-    assert!(budget.share("a").take(55).is_ok(), "`a` keeps its own share");
+    assert!(budget.share("b").is_none(), "it is not named yet");
+    assert!(budget.add(&"b".into(), 50));
+    assert!(!budget.add(&"b".into(), 10));
+    assert!(!budget.add(&"a".into(), 10));
+    let first = share(&budget, "b").take(45).unwrap();
+    assert!(share(&budget, "b").take(6).is_err(), "its shares are one");
+    assert!(share(&budget, "a").take(55).is_ok(), "`a` keeps its own share");
     budget.remove("b");
     budget.remove("a");
-    assert!(budget.named("b").is_none() && budget.named("a").is_some());
+    assert!(budget.share("b").is_none() && budget.share("a").is_some());
     assert_eq!(budget.committed(), 85, "what it still holds counts");
     drop(first);
     assert_eq!(budget.committed(), 40);
+}
+
+#[test]
+fn a_tenant_of_the_start_keeps_its_share_also_without_a_minimum() {
+    let budget = budget(100, &[("a", 0, 20)]);
+    budget.remove("a");
+    assert_eq!(share(&budget, "a").max(), 20);
 }

@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn long_bytes_are_charged_until_they_are_passed_on() {
-        let share = Budget::unlimited().share("acme");
+        let share = Budget::unlimited().unnamed_share("acme");
         let length = 2 * PIECE_BYTES + 5;
         let charge = |bytes: usize| {
             let mut held = Held::nothing(&share);

@@ -73,7 +73,8 @@ impl UnfinishedBodies {
     /// Begins to count the memory of a tenant's body.
     pub(crate) fn begin(&self, tenant: &Arc<str>) -> Counted {
         let others = self.of(tenant);
-        let held = Held::nothing(&self.budget.share(tenant));
+        let share = self.budget.share(tenant);
+        let held = Held::nothing(&share.unwrap_or_else(|| self.budget.unnamed_share(tenant)));
         let progress = Arc::new(Progress {
             rate: Mutex::new(RecentRate::new(Instant::now())),
             is_waiting: AtomicBool::new(false),

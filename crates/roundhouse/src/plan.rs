@@ -247,7 +247,13 @@ impl Kinds<'_> {
                 let program = StdioSettings { sandbox, run_as, home, start_secs, ..program };
                 let protections = self.machine.protections(&program).clone();
                 let children = self.children.clone();
+                // Without its shares the tenant would have no bounds.
                 let shares = self.budgets.stdio_shares(tenant);
+                let shares = shares.ok_or_else(|| {
+                    format!(
+                        "`{at}` cannot be counted: the node has no share for its tenant; restart it"
+                    )
+                })?;
                 let backend =
                     StdioBackend::sharing(backend, program, protections, children, shares);
                 Ok(Arc::new(backend))

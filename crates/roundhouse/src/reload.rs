@@ -212,8 +212,10 @@ impl Reload {
         self.digests.extend(read_digests(all_env_files(&new.tenants)).await);
         warn_of_other_changes(&self.settings, &new);
         let settings = Settings { tenants: new.tenants, ..self.settings.clone() };
+        let naming = self.shared.budgets.name_added(&settings);
         let plan = self.plan(settings.clone(), problems).await?;
         homes::create(&plan.homes)?;
+        naming.keep();
         let is_rotated = |file: &Path| self.applied.get(file) != self.digests.get(file);
         let changes = Changes::between(&self.settings.tenants, &settings.tenants, is_rotated);
 
@@ -227,7 +229,7 @@ impl Reload {
             removed.push(Removal { tenant: name.clone(), number: self.removals });
         }
         leaving.retain(|name, _| !settings.tenants.contains_key(name));
-        self.name_in_budgets(&changes.added, &settings);
+        self.name_in_bodies(&changes.added, &settings);
         self.handle.replace_cares(plan.cares());
         let kept = |name: &Arc<str>, new| {
             let is_changed = changes.added.contains(&**name) || changes.changed.contains(&**name);
@@ -262,14 +264,13 @@ impl Reload {
             .await
     }
 
-    fn name_in_budgets(&self, added: &BTreeSet<String>, settings: &Settings) {
+    fn name_in_bodies(&self, added: &BTreeSet<String>, settings: &Settings) {
         let count = settings.tenants.len();
         for name in added {
             let Some(written) = settings.tenants.get(name) else { continue };
-            let name = Arc::from(name.as_str());
-            self.shared.budgets.add(&name, written, settings);
             let limits = &written.tenant.limits;
-            self.bodies.add(&name, settings.front.body_share(count, limits.bodies_bytes_max).max);
+            let share = settings.front.body_share(count, limits.bodies_bytes_max);
+            self.bodies.add(&Arc::from(name.as_str()), share.max);
         }
     }
 

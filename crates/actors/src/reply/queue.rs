@@ -372,7 +372,7 @@ mod tests {
 
     /// A share without a bound that no test looks at: small frames are charged for nothing.
     fn share() -> Share {
-        Budget::new(usize::MAX, [], || {}).share("acme")
+        Budget::unlimited().unnamed_share("acme")
     }
 
     fn message(length: usize) -> Frame {

@@ -164,7 +164,7 @@ impl RoutedRequest {
 
     /// The share of the caller's tenant in the bytes that this node keeps.
     pub(crate) fn share(&self) -> Share {
-        self.node.context.session_bytes.share(&self.caller.tenant.name)
+        self.node.context.session_bytes.share_of_session(&self.caller.tenant.name)
     }
 
     /// The name of the node that has or had the request; `None` for this node. The address of a node

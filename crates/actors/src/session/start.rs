@@ -50,7 +50,7 @@ pub(crate) fn create_session(
     let Opener { tenant, principal, client } = opener;
     // Read first: if the lease is lost before the session is recorded, the generation differs.
     let lease_generation = node.cluster.lease_generation();
-    let share = node.session_bytes.share(&tenant.name);
+    let share = node.session_bytes.share_of_session(&tenant.name);
     let slot = registry.take_slot(tenant, &share)?;
     let random = Random::new()?;
     let session = random.session_id(node.tag()).ok_or(Refusal::Unavailable)?;
@@ -146,7 +146,7 @@ pub(crate) fn restore_session(
 
     let context = mailbox(node);
     let mailbox = context.address().recipient();
-    let share = node.session_bytes.share(&tenant);
+    let share = node.session_bytes.share_of_session(&tenant);
     let handle = Arc::new(SessionHandle::new(session, share, principal, mailbox));
     handle.set_handshake(revision, &initialize);
     // If a concurrent claim registered the session first, this one is dropped; the registered actor

@@ -147,7 +147,7 @@ fn a_burst_leaves_no_memory_behind() {
 
 #[test]
 fn queued_bytes_are_charged_to_the_share_until_they_are_read_or_dropped() {
-    let share = budget::Budget::unlimited().share("acme");
+    let share = budget::Budget::unlimited().unnamed_share("acme");
     let (mut link, mut end) = Link::pair(LinkLimits::default());
     let mut context = Context::from_waker(Waker::noop());
     end.sender().try_send(message_event(3 * budget::GRANULE_BYTES)).unwrap();

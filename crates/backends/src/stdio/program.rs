@@ -80,7 +80,7 @@ pub struct StdioShares {
 impl StdioShares {
     /// Shares without a bound.
     pub fn unlimited() -> Self {
-        let share = Budget::unlimited().share("");
+        let share = Budget::unlimited().unnamed_share("");
         Self { children: share.clone(), line_bytes: share }
     }
 }

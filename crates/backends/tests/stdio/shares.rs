@@ -16,8 +16,11 @@ fn shares(children: usize, bytes: usize) -> [StdioShares; 2] {
         Budget::new(total, ["a", "b"].map(|name| (name.into(), limits)), || {})
     };
     let (children, bytes) = (budget(children), budget(bytes));
-    ["a", "b"]
-        .map(|name| StdioShares { children: children.share(name), line_bytes: bytes.share(name) })
+    let share = |of: &Budget, name| of.share(name).expect("it is named");
+    ["a", "b"].map(|name| StdioShares {
+        children: share(&children, name),
+        line_bytes: share(&bytes, name),
+    })
 }
 
 fn open(settings: backends::stdio::StdioSettings, shares: &StdioShares, node: &Children) -> Talk {
