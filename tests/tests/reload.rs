@@ -281,6 +281,23 @@ async fn an_added_tenant_starts_no_more_servers_than_it_may() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn sessions_of_a_tenant_that_comes_back_outlive_its_removal() -> Result<()> {
+    let all = native("kept") + &native("back");
+    let node = Node::start(&Setup::config(all.clone()).with("node.reload_secs", 1))?;
+    let former = Client::open(node.mcp("back"), NEWEST).await?;
+    // As long as this call runs, the removal does.
+    let slow = former.send(former.call("rh_sleep", json!({ "ms": 6_000 }))).await?;
+    write(&node, &native("kept"))?;
+    answers(&node, "back", 404).await?;
+    write(&node, &all)?;
+    answers(&node, "back", 200).await?;
+    let newer = Client::open(node.mcp("back"), NEWEST).await?;
+    let message = final_response(slow).await?;
+    ensure!(message.get("result").is_some(), "{message}");
+    newer.is_well().await
+}
+
 /// Of 1,000 tenants one changes, while another is called all the time.
 #[tokio::test]
 async fn long_a_thousand_tenants_load_fast_and_one_of_them_changes_without_a_lost_call()

@@ -260,7 +260,8 @@ impl Handle {
     }
 
     /// Ends the sessions of a tenant on this node: each one once none of its requests is in flight, and
-    /// all of them after `grace`. Returns when none is left, at most a moment after `grace`.
+    /// all of them after `grace`. Returns when none is left, at most a moment after `grace`. Also ends the
+    /// sessions that are created meanwhile, until the future is dropped.
     pub async fn end_tenant(&self, tenant: &str, grace: Duration) {
         if timeout(grace, self.tenant_gone(tenant, StopRequest::Drain)).await.is_err()
             && timeout(END_GRACE, self.tenant_gone(tenant, StopRequest::Stop)).await.is_err()

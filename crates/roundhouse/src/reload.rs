@@ -17,6 +17,7 @@ use telemetry::Readiness;
 use tenants::Tenant;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::homes;
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
@@ -178,7 +179,9 @@ impl Reload {
                 Ok(removed) => {
                     self.readiness.remark(REMARK, false);
                     RELOADS_APPLIED.inc();
-                    removed.into_iter().for_each(|removal| self.end_tenant(removal, ended.clone()));
+                    for removal in removed {
+                        self.end_tenant(removal, ended.clone(), &mut leaving);
+                    }
                 }
                 Err(problems) => {
                     self.readiness.remark(REMARK, true);
@@ -225,7 +228,8 @@ impl Reload {
             let (Some(tenant), Some(backend)) = found else { continue };
             self.removals += 1;
             let tenant = Tenant { is_leaving: true, ..Tenant::clone(&tenant) };
-            leaving.insert(name.clone(), Leaving { tenant, backend, number: self.removals });
+            let (number, ending) = (self.removals, JoinSet::new());
+            leaving.insert(name.clone(), Leaving { tenant, backend, number, ending });
             removed.push(Removal { tenant: name.clone(), number: self.removals });
         }
         leaving.retain(|name, _| !settings.tenants.contains_key(name));
@@ -283,10 +287,16 @@ impl Reload {
     }
 
     /// Ends the sessions of a removed tenant, and then reports it to `ended`.
-    fn end_tenant(&self, removal: Removal, ended: mpsc::Sender<Removal>) {
+    fn end_tenant(
+        &self,
+        removal: Removal,
+        ended: mpsc::Sender<Removal>,
+        leaving: &mut BTreeMap<String, Leaving>,
+    ) {
+        let Some(Leaving { ending, .. }) = leaving.get_mut(&removal.tenant) else { return };
         let handle = self.handle.clone();
         let grace = Duration::from_secs(self.settings.node.drain_secs);
-        actix_rt::spawn(async move {
+        ending.spawn_local(async move {
             handle.end_tenant(&removal.tenant, grace).await;
             // An error means that the node stops.
             let _ = ended.send(removal).await;
@@ -317,6 +327,8 @@ struct Leaving {
     tenant: Tenant,
     backend: Arc<dyn Backend>,
     number: u64,
+    /// Ends the sessions of the tenant, until this is dropped: those of a tenant that comes back stay.
+    ending: JoinSet<()>,
 }
 
 /// The tenants that differ.
