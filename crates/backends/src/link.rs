@@ -31,7 +31,7 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Starts servers in advance, if the backend is to. Called from within a tokio runtime when the
-    /// node starts, and after each change of the backends.
+    /// node starts, and after each change of the backends. Only the first call has an effect.
     fn start_in_advance(&self) {}
 
     /// The node gives the backend to no further session. Ends the servers that no session has, and

@@ -104,7 +104,7 @@ impl Backend for StdioBackend {
 
     fn start_in_advance(&self) {
         let program = self.program();
-        if program.settings.warm > 0 {
+        if program.settings.warm > 0 && program.begins_to_keep_spares() {
             tokio::spawn(spares::keep(Arc::clone(program)));
         }
     }

@@ -1,5 +1,7 @@
 //! What all processes of one backend share.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use budget::{Budget, Share};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,8 @@ pub(super) struct Program {
     pub(super) in_use: InUse,
     /// Wakes the task that starts spare children.
     pub(super) spares_wanted: Notify,
+    /// Whether that task was started.
+    keeps_spares: AtomicBool,
     /// Cancelled when no further session gets the backend.
     pub(super) retired: CancellationToken,
 }
@@ -51,8 +55,14 @@ impl Program {
             waiting: Waiting::default(),
             in_use: InUse::default(),
             spares_wanted: Notify::new(),
+            keeps_spares: AtomicBool::new(false),
             retired: CancellationToken::new(),
         }
+    }
+
+    /// Whether the caller has to start the task that starts spare children: true once.
+    pub(super) fn begins_to_keep_spares(&self) -> bool {
+        !self.keeps_spares.swap(true, Ordering::AcqRel)
     }
 
     /// Ends the children that wait, and lets no further one wait.

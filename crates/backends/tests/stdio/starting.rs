@@ -194,6 +194,24 @@ async fn spare_servers_wait_for_sessions_and_are_replaced() {
 }
 
 #[tokio::test]
+async fn spare_servers_are_started_once_however_often_that_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    std::fs::write(&gate, "").unwrap();
+    let children = guarded().children;
+    let backend = backend(StdioSettings { warm: 1, ..slow(&gate) }, &children);
+    (0..3).for_each(|_| backend.start_in_advance());
+    until(|| children.count() > 0).await;
+    let mut first = talk(&backend, &ADA, INITIALIZE);
+    up(&mut first).await;
+    first.pids().await;
+    // The one in use, and the one that takes its place.
+    until(|| children.count() > 1).await;
+    assert_eq!(children.count(), 2);
+    children.close();
+}
+
+#[tokio::test]
 async fn a_backend_that_is_replaced_keeps_only_the_servers_of_its_sessions() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
