@@ -88,6 +88,18 @@ async fn logs(node: &Node, texts: &[&str]) -> Result<()> {
     within.with_context(|| format!("{texts:?} was not logged:\n{}", node.output()))
 }
 
+/// Waits until a metric has this value, or more.
+async fn reaches(node: &Node, metric: &str, value: f64) -> Result<()> {
+    let reached = async {
+        while node.metric(metric).await?.is_none_or(|now| now < value) {
+            sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    let within = timeout(APPLIED, reached).await;
+    within.with_context(|| format!("{metric} did not reach {value}:\n{}", node.output()))?
+}
+
 /// Writes a file with one variable, which only its owner may read.
 fn write_secret(file: &Path, name: &str, value: &str) -> Result<()> {
     std::fs::write(file, format!("{name}={value}\n"))?;
@@ -279,6 +291,16 @@ async fn an_added_tenant_starts_no_more_servers_than_it_may() -> Result<()> {
     ensure!(second.is_err(), "a second server was started");
     ensure!(node.metric("roundhouse_child_starts_total").await? == Some(1.0));
     Ok(())
+}
+
+#[tokio::test]
+async fn requests_of_an_added_tenant_are_counted_with_those_of_other_tenants() -> Result<()> {
+    let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 1))?;
+    let counted = "roundhouse_tenant_requests_total{outcome=\"result\",tenant=\"other tenants\"}";
+    ensure!(node.metric(counted).await?.is_none(), "there is no other tenant yet");
+    write(&node, &(native("one") + &native("added")))?;
+    answers(&node, "added", 200).await?;
+    reaches(&node, counted, 1.0).await
 }
 
 #[tokio::test]

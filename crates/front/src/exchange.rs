@@ -2,7 +2,7 @@
 //! counted for its tenant, and recorded in the access log.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use actix_http::body::{BodySize, MessageBody as _};
@@ -10,7 +10,9 @@ use actix_http::{Method, Response};
 use actors::{HandshakeSummary, ReplyStream};
 use protocol::glance::{self, Kind};
 use protocol::{Body as Posted, Message, SessionId};
-use telemetry::{AccessLog, ExchangeRecord, Label, Outcome, SessionTag, TenantLabels};
+use telemetry::{
+    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels,
+};
 use tenants::{Tenant, Tenants};
 
 use crate::body::Body;
@@ -37,6 +39,8 @@ pub(crate) struct Exchanges {
     access_log: AccessLog,
     node: Arc<str>,
     meters: Arc<HashMap<Arc<str>, TenantMeters>>,
+    /// Of tenants that came after the start. Made for the first of their requests.
+    other_meters: Arc<OnceLock<TenantMeters>>,
 }
 
 impl Exchanges {
@@ -49,7 +53,13 @@ impl Exchanges {
             access_log: reporting.access_log.clone(),
             node: Arc::clone(&reporting.node),
             meters: Arc::new(meters.collect()),
+            other_meters: Arc::default(),
         }
+    }
+
+    fn meters(&self, tenant: &Tenant) -> TenantMeters {
+        let others = || self.other_meters.get_or_init(|| TenantMeters::of(OTHER_TENANTS));
+        self.meters.get(&tenant.name).unwrap_or_else(others).clone()
     }
 
     /// The same for another thread, with a copy of the node's name.
@@ -85,7 +95,7 @@ impl Exchanges {
         endpoint: &'static str,
         tenant: Option<&Arc<Tenant>>,
     ) -> Exchange {
-        let meters = tenant.and_then(|tenant| self.meters.get(&tenant.name)).cloned();
+        let meters = tenant.map(|tenant| self.meters(tenant));
         Exchange(Some(Box::new(Inner {
             began: Instant::now(),
             access_log: self.access_log.clone(),
