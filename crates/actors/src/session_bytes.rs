@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 /// The budget of the bytes that sessions keep: their logs, requests, waiting messages, subscriptions,
 /// and the replies that no client has read. Cheap to clone.
 ///
-/// A tenant that exceeds its share has to release bytes: unread reply queues are cut, then
-/// delivered events are dropped, then idle sessions leave memory. While the share is used up, new
+/// A tenant that exceeds its share has to release bytes, the one with the largest excess first: unread
+/// reply queues are cut, then delivered events are dropped, then idle sessions leave memory. While the share is used up, new
 /// sessions and requests of this tenant are refused. Other tenants are not affected.
 #[derive(Clone)]
 pub struct SessionBytes {

@@ -14,6 +14,7 @@
 mod granule;
 mod share;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -152,9 +153,16 @@ impl Budget {
         self.0.total.committed.load(Ordering::Relaxed)
     }
 
-    /// The shares that exceed their bounds.
+    /// The shares that exceed their bounds, the one with the largest excess first; of equal ones the one
+    /// that is furthest above its minimum.
     pub fn exceeded(&self) -> Vec<Share> {
-        self.shares().into_iter().filter(Share::is_exceeded).collect()
+        let shares = self.shares().into_iter();
+        let above_min = |share: &Share| share.used().saturating_sub(share.min());
+        // The order is that of one moment, so the amounts are read once.
+        let amounts = shares.map(|share| (share.excess(), above_min(&share), share));
+        let mut exceeded: Vec<_> = amounts.filter(|(excess, ..)| *excess > 0).collect();
+        exceeded.sort_by_key(|(excess, above_min, _)| Reverse((*excess, *above_min)));
+        exceeded.into_iter().map(|(.., share)| share).collect()
     }
 }
 

@@ -166,3 +166,20 @@ fn a_tenant_of_the_start_keeps_its_share_also_without_a_minimum() {
     budget.remove("a");
     assert_eq!(share(&budget, "a").max(), 20);
 }
+
+#[test]
+fn the_share_with_the_largest_excess_is_the_first() {
+    let budget = budget(100, &[("a", 10, 40), ("b", 0, 40), ("c", 0, 100), ("d", 0, 100)]);
+    let exceeded =
+        || -> Vec<_> { budget.exceeded().iter().map(|share| share.tenant().to_string()).collect() };
+    let mut held: Vec<Held> =
+        ["a", "b", "c", "d"].map(|name| Held::nothing(&share(&budget, name))).into();
+    for (held, amount) in held.iter_mut().zip([41, 45, 10, 5]) {
+        held.set(amount);
+    }
+    assert_eq!(exceeded(), ["b", "a"]);
+    // 135 are committed: those above their minimum have to release the 35 that exceed the total.
+    held[2].set(25);
+    held[3].set(30);
+    assert_eq!(exceeded(), ["b", "a", "d", "c"]);
+}
