@@ -26,9 +26,6 @@ use crate::{EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 /// any more, so it has all remaining output already.
 const READ_ON: Duration = Duration::from_secs(2);
 
-/// How long a start waits for a child that ends to make room.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(5);
-
 /// How long sessions have to leave a child that they have not used for long.
 const ROOM_ANSWER_MAX: Duration = Duration::from_millis(300);
 
@@ -113,6 +110,7 @@ async fn take_permit(program: &Program) -> Result<ChildPermit, &'static str> {
         Err(refusal) => refusal,
     };
     let (begun, in_use) = (Instant::now(), program.in_use.count());
+    let grace = program.settings.stop_grace();
     let mut makes_room = program.waiting.end_oldest();
     if !makes_room {
         program.in_use.ask_for_room();
@@ -122,8 +120,9 @@ async fn take_permit(program: &Program) -> Result<ChildPermit, &'static str> {
         if let Ok(permit) = take() {
             return Ok(permit);
         }
-        makes_room |= program.in_use.count() < in_use;
-        let wait_max = if makes_room { ROOM_WAIT_MAX } else { ROOM_ANSWER_MAX };
+        // A start whose client gave up may wait only now.
+        makes_room = makes_room || program.in_use.count() < in_use || program.waiting.end_oldest();
+        let wait_max = if makes_room { stop_max(grace) } else { ROOM_ANSWER_MAX };
         if begun.elapsed() >= wait_max {
             return Err(refusal);
         }
@@ -330,6 +329,11 @@ async fn stop_process(child: &Child, grace: Duration) -> ExitCause {
         let _ = timeout(READ_ON, child.ended()).await;
     }
     ExitCause::Killed
+}
+
+/// The longest time that [`stop_process`] takes with this grace period.
+fn stop_max(grace: Duration) -> Duration {
+    2 * grace + 2 * READ_ON
 }
 
 /// Reaps a process that has ended, kills its descendants, and reads its remaining output. A

@@ -173,6 +173,25 @@ async fn a_kept_start_makes_room_for_a_client_that_waits() {
 }
 
 #[tokio::test]
+async fn a_start_that_is_given_up_later_makes_room_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ChildrenSettings { children_max: 1 };
+    let children = Children::new(settings, None, environment());
+    let backend = backend(slow(&folder.path().join("gate")), &children);
+    let mut first = talk(&backend, &ADA, INITIALIZE);
+    up(&mut first).await;
+    let pid = first.pids().await;
+    let mut other = talk(&backend, &ADA, OTHER);
+    // Its task looks for room before the first client gives up.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+    up(&mut other).await;
+    assert_ne!(other.pids().await, pid);
+}
+
+#[tokio::test]
 async fn spare_servers_wait_for_sessions_and_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
