@@ -150,8 +150,21 @@ impl Settings {
         };
         let (own, others) = (keys(self), keys(other));
         let differs = |key: &&String| own.get(*key) != others.get(*key);
-        let all: BTreeSet<_> = own.keys().chain(others.keys()).filter(differs).collect();
-        all.into_iter().cloned().collect()
+        let all = own.keys().chain(others.keys()).filter(differs).cloned();
+        let secrets = self.secrets().into_iter().zip(other.secrets());
+        let changed = secrets.filter(|(own, other)| own != other);
+        let all: BTreeSet<_> = all.chain(changed.map(|((key, _), _)| key.to_owned())).collect();
+        all.into_iter().collect()
+    }
+
+    /// The keys outside of `tenants` whose values are not serialised, and these values.
+    fn secrets(&self) -> [(&'static str, &str); 4] {
+        [
+            ("store.url", &self.store.url.0),
+            ("store.password", &self.store.password.0),
+            ("store.sentinel_password", &self.store.sentinel_password.0),
+            ("cluster.secret", &self.cluster.peers.secret),
+        ]
     }
 
     /// Clients are told why a server did not start, where the settings do not say otherwise: for a
@@ -172,5 +185,37 @@ impl Settings {
             .with("idle_stop_secs", Shape::Number)
             .with("backends", backends);
         Shape::of(&Self::default()).with("tenants", Shape::Named(Box::new(tenant)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_secrets(secret: &str) -> Settings {
+        let mut settings = Settings::default();
+        settings.store.url = format!("redis://:{secret}@host").into();
+        settings.store.password = secret.into();
+        settings.store.sentinel_password = secret.into();
+        settings.cluster.peers.secret = secret.into();
+        settings
+    }
+
+    #[test]
+    fn a_changed_secret_is_named_and_not_shown() {
+        let changed = with_secrets("hunter2").keys_changed_in(&with_secrets("hunter3"));
+        let keys = ["cluster.secret", "store.password", "store.sentinel_password", "store.url"];
+        assert_eq!(changed, keys);
+        assert!(with_secrets("hunter2").keys_changed_in(&with_secrets("hunter2")).is_empty());
+    }
+
+    #[test]
+    fn each_value_that_is_not_serialised_is_compared() {
+        let settings = with_secrets("hunter2");
+        let mut keys = BTreeMap::new();
+        shape::leaves("", &settings, &mut keys);
+        let masked = keys.iter().filter(|(_, value)| value.to_string().contains("***"));
+        let masked: BTreeSet<_> = masked.map(|(key, _)| key.as_str()).collect();
+        assert_eq!(masked, settings.secrets().into_iter().map(|(key, _)| key).collect());
     }
 }
