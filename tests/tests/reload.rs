@@ -304,6 +304,21 @@ async fn requests_of_an_added_tenant_are_counted_with_those_of_other_tenants() -
 }
 
 #[tokio::test]
+async fn a_reload_logs_what_an_operator_should_change_but_only_once() -> Result<()> {
+    let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 1))?;
+    let lacks = "[tenants.lacks]\nauth = 'open'\n[tenants.lacks.backends.main]\nkind = 'stdio'\n\
+                 command = 'no-such-program'\n\n";
+    write(&node, &(native("one") + lacks))?;
+    let advice = "`tenants.lacks.backends.main.command` is";
+    logs(&node, &[advice]).await?;
+    write(&node, &(native("one") + lacks + &native("two")))?;
+    answers(&node, "two", 200).await?;
+    reaches(&node, "roundhouse_settings_reloads_total{outcome=\"applied\"}", 2.0).await?;
+    ensure!(node.output().matches(advice).count() == 1, "{}", node.output());
+    Ok(())
+}
+
+#[tokio::test]
 async fn sessions_of_a_tenant_that_comes_back_outlive_its_removal() -> Result<()> {
     let all = native("kept") + &native("back");
     let node = Node::start(&Setup::config(all.clone()).with("node.reload_secs", 1))?;

@@ -16,6 +16,7 @@ use front::{Operators, Reporting};
 use store::Store;
 use telemetry::{AccessLog, Readiness};
 
+use crate::advice::Advice;
 use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
@@ -152,12 +153,7 @@ impl Plan {
         if sandbox::stdio_backends(&self.settings).next().is_some() {
             tracing::info!(granted, refused, "protections of stdio servers on this machine");
         }
-        for warning in self.findings.findings() {
-            tracing::warn!("{}", warning.without_severity());
-        }
-        for remark in &self.remarks {
-            tracing::warn!("{remark}");
-        }
+        Advice::of(self).log();
         Ok(())
     }
 

@@ -30,6 +30,7 @@
 //! ```
 
 mod added_tenants;
+mod advice;
 mod assemble;
 mod bounds;
 pub mod cli;

@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::advice::Advice;
 use crate::homes;
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
 use crate::plan::{Base, Named, Plan, Shared};
@@ -88,6 +89,7 @@ pub(crate) struct Reload {
     applied: Digests,
     /// How many tenants were removed.
     removals: u64,
+    advice: Advice,
 }
 
 /// One removal of a tenant.
@@ -150,6 +152,7 @@ impl Reload {
             handle,
             readiness,
             removals: 0,
+            advice: Advice::of(plan),
         }
     }
 
@@ -249,6 +252,7 @@ impl Reload {
         self.backends.replace(planned.into_iter().chain(left));
         self.show_tenants(plan.tenants.by_name().iter().map(|t| Tenant::clone(t)), leaving);
         self.backends.start_in_advance();
+        Advice::of(&plan).replace(&mut self.advice);
         changes.log();
         self.applied.clone_from(&self.digests);
         self.settings = settings;
