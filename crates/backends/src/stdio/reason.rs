@@ -21,6 +21,9 @@ const BEFORE_A_NAME: &[&str] =
 /// The longest word of a command line that is logged; a longer one is left out.
 const WORD_BYTES_MAX: usize = 100;
 
+/// Stands for a program whose name may hold a secret.
+const UNUSUAL_NAME: &str = "(a program with an unusual name)";
+
 /// The cause of a failure: the text for every client, and what only `explain` adds to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reason {
@@ -53,7 +56,7 @@ impl Reason {
     fn not_found(settings: &StdioSettings) -> Self {
         Self {
             cause: "the command of the server was not found".to_owned(),
-            detail: Some(format!("`command` is {:?}", settings.command)),
+            detail: Some(format!("`command` is {:?}", shown_program(&settings.command))),
         }
     }
 
@@ -64,7 +67,8 @@ impl Reason {
         settings: &StdioSettings,
     ) -> Self {
         let Some(status) = status else { return Self::new("the server exited") };
-        let detail = |text: &str| Some(format!("{text}; `command` is {:?}", settings.command));
+        let program = || shown_program(&settings.command);
+        let detail = |text: &str| Some(format!("{text}; `command` is {:?}", program()));
         match (status.code(), status.signal()) {
             (Some(NOT_FOUND), _) if is_guarded => Self {
                 cause: format!("the server exited with status {NOT_FOUND} (command not found)"),
@@ -113,19 +117,30 @@ impl Reason {
 /// The command for the log, without arguments that may be secret: the program, and for known
 /// launchers the name of what they start.
 pub(super) fn command_for_log(settings: &StdioSettings) -> String {
-    let program = Path::new(&settings.command).file_name().unwrap_or_default().to_string_lossy();
+    let command = shown_program(&settings.command);
+    let program = Path::new(command).file_name().unwrap_or_default().to_string_lossy();
     let is_launcher = LAUNCHERS.contains(&&*program);
     let is_before = |word: &&String| BEFORE_A_NAME.contains(&word.as_str());
     let word = settings.args.iter().find(|word| !is_before(word)).filter(|_| is_launcher);
-    // Not a URL, an assignment or a further option, which may hold a secret.
-    let is_name = |word: &&String| {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "@/._-".contains(c);
-        word.len() <= WORD_BYTES_MAX && !word.starts_with('-') && word.chars().all(is_plain)
-    };
-    match word.filter(is_name) {
+    match word.filter(|word| is_name(word)) {
         Some(word) => format!("{program} {word}"),
         None => program.into_owned(),
     }
+}
+
+/// The `command` without what may be secret: an operator may have written a whole command line in it.
+fn shown_program(command: &str) -> &str {
+    if is_name(command) {
+        return command;
+    }
+    let first = command.split_whitespace().next().unwrap_or_default();
+    if is_name(first) { first } else { UNUSUAL_NAME }
+}
+
+/// Whether this is a name, and not a URL, an assignment or an option, which may hold a secret.
+fn is_name(word: &str) -> bool {
+    let is_plain = |c: char| c.is_alphanumeric() || "@/._-".contains(c);
+    word.len() <= WORD_BYTES_MAX && !word.starts_with('-') && word.chars().all(is_plain)
 }
 
 #[cfg(test)]
@@ -143,6 +158,8 @@ mod tests {
             ("npx", &["-y", "TOKEN=hunter2"], "npx"),
             ("a-server", &["hunter2"], "a-server"),
             ("sh", &["-c", "hunter2"], "sh"),
+            ("npx -y a-server --token hunter2", &[], "npx"),
+            ("TOKEN=hunter2 npx", &[], UNUSUAL_NAME),
         ] {
             assert_eq!(command_for_log(&StdioSettings::new(command, args.to_vec())), wanted);
         }
@@ -158,6 +175,17 @@ mod tests {
         let told = reason.for_client(true, &stderr);
         assert!(told.contains("`command` is \"a-server\"") && told.contains("API_KEY"), "{told}");
         assert!(reason.for_log().contains("a-server"));
+    }
+
+    #[test]
+    fn a_command_line_in_place_of_a_program_is_not_repeated() {
+        let settings = StdioSettings::new("/usr/bin/npx --token hunter2", [""; 0]);
+        let not_started = Reason::not_started(&io::ErrorKind::NotFound.into(), &settings);
+        let exited = Reason::exited(Some(ExitStatus::from_raw(127 << 8)), true, &settings);
+        for reason in [not_started, exited] {
+            let logged = reason.for_log();
+            assert!(logged.ends_with("`command` is \"/usr/bin/npx\""), "{logged}");
+        }
     }
 
     #[test]
