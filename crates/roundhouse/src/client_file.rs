@@ -2,11 +2,12 @@
 //! Cursor, or `servers` of VS Code. Never starts anything, and expands nothing.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::{Map, Value as Json};
 
 /// A server that a client starts, as a tenant of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Server {
     /// The name of the tenant, made from the name in the client's file.
     pub(crate) tenant: String,
@@ -15,6 +16,17 @@ pub(crate) struct Server {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) env_file: Option<String>,
     pub(crate) cwd: Option<String>,
+}
+
+/// Prints no argument and no value of a variable: they may be secret.
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("tenant", &self.tenant)
+            .field("args", &self.args.len())
+            .field("env", &self.env.keys())
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a client's file has.
@@ -181,6 +193,8 @@ mod tests {
             let [server] = &servers.taken[..] else { panic!("{servers:?}") };
             assert_eq!((server.tenant.as_str(), server.command.as_str()), ("files", "npx"));
             assert_eq!((server.args.join(" ").as_str(), server.env["A"].as_str()), ("-y 3", "1"));
+            let printed = format!("{server:?}");
+            assert!(printed.contains("files") && !printed.contains('3'), "{printed}");
         }
         assert!(read("{\"a\": 1}").unwrap_err().contains("neither `mcpServers` nor `servers`"));
         assert!(read("{\n\"a\": }").unwrap_err().starts_with("line 2: this is not JSON"));

@@ -1,12 +1,14 @@
 //! The settings of one program that is a tenant's MCP server.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::CgroupLimits;
+use super::reason::command_for_log;
 use crate::guard::{Confinement, ResourceLimits};
 use crate::sandbox::{Network, Protection, Protections, RunAs, Sandbox};
 
@@ -14,7 +16,7 @@ use crate::sandbox::{Network, Protection, Protections, RunAs, Sandbox};
 const START: Duration = Duration::from_secs(60);
 
 /// A program that is a tenant's MCP server.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StdioSettings {
     /// The program: a path, or a name that is looked up in `PATH`. No shell expands it.
@@ -97,6 +99,17 @@ pub struct StdioSettings {
     /// in the folder of temporary files.
     #[serde(default)]
     pub write_paths: Vec<PathBuf>,
+}
+
+/// Prints no argument and no value of a variable: they may be secret.
+impl fmt::Debug for StdioSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StdioSettings")
+            .field("command", &command_for_log(self))
+            .field("args", &self.args.len())
+            .field("env", &self.env.keys())
+            .finish_non_exhaustive()
+    }
 }
 
 fn default_processes_max() -> u64 {
@@ -220,5 +233,18 @@ impl StdioSettings {
 
     pub(super) fn has(&self, protection: Protection, protections: &Protections) -> bool {
         self.asks_for(protection) && protections.grants(protection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_secret_is_printed() {
+        let mut settings = StdioSettings::new("a-server", ["--token", "hunter2"]);
+        settings.env.insert("API_KEY".into(), "hunter2".into());
+        let printed = format!("{settings:?}");
+        assert!(printed.contains("API_KEY") && !printed.contains("hunter2"), "{printed}");
     }
 }

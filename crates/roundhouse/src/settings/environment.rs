@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 
 use serde_json::{Map, Value as Json};
 
@@ -15,8 +16,15 @@ const NEAR_PREFIX: &str = "ROUNDHOUSE_";
 
 /// The variables of the environment that begin with `ROUNDHOUSE_`, of which those that begin with
 /// `ROUNDHOUSE__` override the file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
+
+/// Prints the names only: a value may be a secret.
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
 
 impl Environment {
     /// The environment of this process, with the settings that [`crate::private_environment`] has
@@ -117,5 +125,17 @@ fn warn_if_meant(name: &str, problems: &mut Problems) {
                 variable(&key)
             ),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_value_is_printed() {
+        let name = "ROUNDHOUSE__CLUSTER__SECRET";
+        let printed = format!("{:?}", Environment::of([(name.into(), "hunter2".into())]));
+        assert!(printed.contains(name) && !printed.contains("hunter2"), "{printed}");
     }
 }
