@@ -128,10 +128,10 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let reporting = plan.reporting(&handle);
     let serving =
         front::serve_stdio(&handle, &tenant, line_bytes_max, grace, stdin, stdout, &reporting);
-    tokio::select! {
-        served = serving => served.context("standard input or output is broken")?,
-        () = signals.next_signal() => {}
-    }
+    let served = tokio::select! {
+        served = serving => served.context("standard input or output is broken"),
+        () = signals.next_signal() => Ok(()),
+    };
     let stopping = async {
         handle.stop(grace).await;
         plan.wait_for_children().await;
@@ -141,7 +141,14 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     telemetry::flush_access_log();
     // A thread of the runtime may still be blocked in a read of standard input. It would keep the
     // process alive until its client writes something more.
-    std::process::exit(0)
+    std::process::exit(match served {
+        Ok(()) => 0,
+        Err(error) => {
+            // If no process reads standard error, only the exit code reports the failure.
+            let _ = writeln!(io::stderr(), "roundhouse: {error:#}");
+            1
+        }
+    })
 }
 
 fn names(settings: &Settings) -> String {

@@ -5,6 +5,7 @@ mod environment;
 mod messages;
 #[cfg(target_os = "linux")]
 mod protections;
+mod streams;
 mod tenants;
 mod waiting;
 
