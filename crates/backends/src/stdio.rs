@@ -30,7 +30,7 @@ use std::sync::Arc;
 use protocol::SessionId;
 
 pub use self::cgroup::prepare as prepare_cgroups;
-pub use self::children::{Children, ChildrenSettings};
+pub use self::children::{CHILDREN_MAX, Children, ChildrenSettings};
 pub use self::environment::{INHERITED, INHERITED_FOR_DOWNLOADS, withheld};
 use self::program::Program;
 pub use self::program::StdioShares;

@@ -3,6 +3,8 @@
 //! A message that one part of the program accepts must fit the limits of the next. Otherwise it
 //! passes the first limit and fails at the second, long after the node has started.
 
+use backends::stdio::CHILDREN_MAX;
+
 use crate::settings::{BackendSettings, Problems, Settings};
 
 /// The bytes of a message between two nodes besides its payload: the caller, the session id, and
@@ -18,6 +20,12 @@ pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: 
     if bytes < SESSION_BYTES_MIN {
         problems.add(format!(
             "`node.session_bytes_max` is {bytes}; sessions need at least {SESSION_BYTES_MIN} bytes"
+        ));
+    }
+    let children = settings.node.children.children_max;
+    if children > CHILDREN_MAX {
+        problems.add(format!(
+            "`node.children_max` is {children}; a node runs at most {CHILDREN_MAX} servers"
         ));
     }
     check_bodies(settings, problems);
@@ -102,3 +110,30 @@ mod tests {
         };
         assert!(only.contains("`tenants.two.limits.bodies_bytes_max`"), "{only}");
     }
+
+    #[test]
+    fn the_number_of_servers_is_bounded() {
+        assert!(problems("[node]\nchildren_max = 100000\n").is_empty());
+        let [only] = &problems("[node]\nchildren_max = 100001\n")[..] else {
+            panic!("one problem")
+        };
+        assert!(only.contains("`node.children_max` is 100001"), "{only}");
+    }
+
+    #[test]
+    fn what_is_let_in_must_be_small_enough_for_nodes_to_send_to_each_other() {
+        let backend = "[tenants.acme.backends.main]\nkind = 'stdio'\ncommand = 'x'\n";
+        let joined = "[cluster]\nlisten = '127.0.0.1:0'\n";
+        assert!(problems(&format!("{joined}{backend}")).is_empty());
+        let small = format!("{joined}message_bytes_max = 16777216\n{backend}");
+        let [only] = &problems(&small)[..] else { panic!("one problem") };
+        assert!(only.contains("`tenants.acme.backends.main.line_bytes_max`"), "{only}");
+        assert!(only.contains("`cluster.message_bytes_max`"), "{only}");
+        let alone = small.replace("127.0.0.1:0", "");
+        assert!(problems(&alone).is_empty());
+        let [only] = &problems(&format!("{joined}[front]\nbody_bytes_max = 70000000\n"))[..] else {
+            panic!("one problem")
+        };
+        assert!(only.contains("`front.body_bytes_max`"), "{only}");
+    }
+}

@@ -36,12 +36,16 @@ const REAP_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a guard may take to kill its descendants before it is killed with its group.
 const GUARD_GRACE: Duration = Duration::from_secs(2);
 
+/// The largest number of children that a node can be set to. Each needs at least two processes, and
+/// the kernel has numbers for at most four million. A larger setting counts as this one.
+pub const CHILDREN_MAX: usize = 100_000;
+
 /// Limits of a node's children.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChildrenSettings {
-    /// Maximum number of processes of tenants on the node; the link of a further one is down at
-    /// once.
+    /// Maximum number of processes of tenants on the node, at most [`CHILDREN_MAX`]; the link of a
+    /// further one is down at once.
     pub children_max: usize,
 }
 
@@ -56,7 +60,7 @@ impl Default for ChildrenSettings {
 pub struct Children(Arc<Inner>);
 
 struct Inner {
-    settings: ChildrenSettings,
+    children_max: usize,
     guard: Option<Guard>,
     inherited: Vec<(OsString, OsString)>,
     running: AtomicUsize,
@@ -84,7 +88,7 @@ impl Children {
         metrics::register_all();
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self(Arc::new(Inner {
-            settings,
+            children_max: settings.children_max.min(CHILDREN_MAX),
             guard,
             inherited: environment::inherited(environment),
             running: AtomicUsize::new(0),
@@ -129,7 +133,7 @@ impl Children {
         let of_tenant = share.take(1).map_err(
             |_| "the tenant has as many servers as it may on this node; try again later",
         )?;
-        let more = |running| (running < self.0.settings.children_max).then_some(running + 1);
+        let more = |running| (running < self.0.children_max).then_some(running + 1);
         self.0
             .running
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
@@ -233,8 +237,9 @@ impl Children {
 
     fn send(&self, task: ThreadTask) -> io::Result<()> {
         let thread = self.0.thread.get_or_init(|| {
-            // Each permit has at most two tasks in the queue, so the queue is never full.
-            let (tasks, received) = sync_channel(2 * self.0.settings.children_max + 2);
+            // Each permit has at most two tasks in the queue, so the queue is never full. It has memory
+            // for all tasks from the start, so their number is bounded.
+            let (tasks, received) = sync_channel(2 * self.0.children_max + 2);
             let thread = std::thread::Builder::new().name("children".into());
             thread.spawn(move || ChildThread::default().run(&received)).ok().map(|_| tasks)
         });
