@@ -22,9 +22,9 @@ use tokio::sync::oneshot;
 use crate::admin::{Operated, answer, one_request_only};
 use crate::admin_address::{AdminAddress, Bound};
 
-/// Most open connections. At the bound the oldest one is closed. A client's request is answered
+/// Most open connections of operators. At the bound the oldest one is closed. A client's request is answered
 /// when it arrives, so the oldest connection is one whose client sends nothing or reads nothing.
-const CONNECTIONS_MAX: usize = 128;
+pub const CONNECTIONS_MAX: usize = 128;
 
 /// How long a client may take to send its request's head; then it is answered 408.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);

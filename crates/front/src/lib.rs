@@ -42,6 +42,7 @@ mod streamable_http;
 mod unfinished;
 
 pub use admin_address::AdminAddress;
+pub use admin_server::CONNECTIONS_MAX as ADMIN_CONNECTIONS_MAX;
 pub use error::Error;
 pub use exchange::Reporting;
 pub use places::HEADROOM as CONNECTIONS_HEADROOM;

@@ -11,7 +11,7 @@ use crate::settings::{BackendSettings, Settings};
 /// Descriptors of the node itself: standard streams, listeners, timers, files that are read.
 const OWN: usize = 32;
 /// Connections of operators.
-const OPERATORS: usize = 64;
+const OPERATORS: usize = front::ADMIN_CONNECTIONS_MAX;
 /// Connections to the store, and files of its certificates.
 const STORE: usize = 16;
 /// Links to and from peers, and connections of strangers to the port for peers.
@@ -130,26 +130,26 @@ mod tests {
         assert_eq!(high.connections_max(), 25_000);
         assert!(high.warnings().is_empty());
         assert!(high.summary().contains("at most 50000 (2 workers with 25000 each)"));
-        assert!(high.summary().contains("4136 are kept"), "{}", high.summary());
+        assert!(high.summary().contains("4200 are kept"), "{}", high.summary());
     }
 
     #[test]
     fn a_low_limit_leaves_room_for_everything_else() {
-        let low = descriptors(200, "");
-        assert_eq!(low.connections_max(), (200 - 32 - 64 - 16 - 2 * 12) / 2);
+        let low = descriptors(300, "");
+        assert_eq!(low.connections_max(), (300 - 32 - 128 - 16 - 2 * 12) / 2);
         let [only] = &low.warnings()[..] else { panic!("one warning") };
-        assert!(only.contains("`front.connections_max`") && only.contains("to 50136"), "{only}");
+        assert!(only.contains("`front.connections_max`") && only.contains("to 50200"), "{only}");
         let joined = descriptors(1_000, "[cluster]\nlisten = '127.0.0.1:0'\n");
-        assert_eq!(joined.connections_max(), (1_000 - 32 - 64 - 16 - 192 - 2 * 12) / 2);
+        assert_eq!(joined.connections_max(), (1_000 - 32 - 128 - 16 - 192 - 2 * 12) / 2);
         assert_eq!(descriptors(10, "").connections_max(), 1);
     }
 
     #[test]
     fn child_processes_take_at_most_half_of_what_clients_could_have() {
         let some = descriptors(4_096, STDIO);
-        assert_eq!(some.connections_max(), (4_096 - 136) / 2 / 2);
+        assert_eq!(some.connections_max(), (4_096 - 200) / 2 / 2);
         let few = descriptors(1_024, STDIO);
-        assert_eq!(few.connections_max(), (1_024 - 136) / 2 / 2);
+        assert_eq!(few.connections_max(), (1_024 - 200) / 2 / 2);
         assert!(few.warnings()[1].contains("`node.children_max` is 1000"), "{:?}", few.warnings());
     }
 }
