@@ -1,5 +1,6 @@
 //! The list of places that a server may write, enforced by Landlock.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 
@@ -7,6 +8,8 @@ use landlock::{
     ABI, AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
     RulesetCreatedAttr as _, RulesetStatus, path_beneath_rules,
 };
+
+use super::server::for_server;
 
 /// The newest version of Landlock whose rights are asked for: the first that covers truncation.
 /// Of older kernels the rights that they have are asked for.
@@ -21,7 +24,10 @@ const ALWAYS: [&str; 2] = ["/dev", "/proc"];
 pub(super) fn restrict(paths: &[PathBuf]) -> io::Result<()> {
     let writes = AccessFs::from_write(VERSION);
     let always = ALWAYS.into_iter().map(PathBuf::from);
-    let allowed = always.chain([std::env::temp_dir()]).chain(paths.iter().cloned());
+    // The server's own variable, if it has one, not that of the node.
+    let temporary = std::env::var_os(for_server(OsStr::new("TMPDIR")));
+    let temporary = temporary.map_or_else(std::env::temp_dir, PathBuf::from);
+    let allowed = always.chain([temporary]).chain(paths.iter().cloned());
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(writes)

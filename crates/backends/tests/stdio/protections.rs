@@ -74,7 +74,15 @@ async fn a_server_writes_only_below_the_listed_paths() {
     );
     assert!(holds(settings.clone(), &writes(&listed.join("inside")), granted()).await);
     let temporary = "import tempfile\ndef check():\n    return tempfile.TemporaryFile()";
-    assert!(holds(settings, temporary, granted()).await);
+    assert!(holds(settings.clone(), temporary, granted()).await);
+    // A server may have another folder of temporary files than the node.
+    let own = folder.path().join("own");
+    std::fs::create_dir(&own).unwrap();
+    let env = [("TMPDIR".to_owned(), own.display().to_string())].into();
+    let settings = StdioSettings { env, ..settings };
+    assert!(holds(settings.clone(), &writes(&own.join("inside")), granted()).await);
+    let of_node = writes(&std::env::temp_dir().join(format!("of-node-{}", std::process::id())));
+    assert!(!holds(settings, &of_node, granted()).await, "the node's folder");
 }
 
 /// The system call `truncate` opens nothing, so it needs a right of its own.
