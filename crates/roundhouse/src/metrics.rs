@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use budget::Budget;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
-use telemetry::{TenantLabels, register};
+use telemetry::{OTHER_TENANTS, TenantLabels, register};
 
 static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     register::gauges(
@@ -42,7 +42,12 @@ static TENANT_CHILDREN: LazyLock<IntGaugeVec> = LazyLock::new(|| {
 pub(crate) fn show_children(labels: &TenantLabels, budget: &Budget) {
     let shares = budget.shares();
     let used = shares.iter().map(|share| (&**share.tenant(), share.used()));
-    for (label, used) in labels.sums(used) {
+    let sums = labels.sums(used);
+    // The others may all have gone since the last time.
+    if !sums.contains_key(OTHER_TENANTS) {
+        let _ = TENANT_CHILDREN.remove_label_values(&[OTHER_TENANTS]);
+    }
+    for (label, used) in sums {
         TENANT_CHILDREN.with_label_values(&[label]).set(used as i64);
     }
 }
@@ -52,4 +57,29 @@ pub(crate) fn show() {
     LazyLock::force(&RELOADS_APPLIED);
     LazyLock::force(&RELOADS_REFUSED);
     BUILD.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use budget::ShareLimits;
+    use prometheus::core::Collector as _;
+
+    use super::*;
+
+    #[test]
+    fn the_servers_of_other_tenants_are_shown_only_while_there_are_such_tenants() {
+        let limits = ShareLimits { min: 0, max: 2 };
+        let budget = Budget::new(2, [(Arc::from("own"), limits)], || {});
+        let labels = TenantLabels::new([Arc::from("own")], 1);
+        let shown = || {
+            show_children(&labels, &budget);
+            TENANT_CHILDREN.collect().iter().map(|family| family.get_metric().len()).sum::<usize>()
+        };
+        budget.add(&Arc::from("other"), 2);
+        assert_eq!(shown(), 2);
+        budget.remove("other");
+        assert_eq!(shown(), 1);
+    }
 }
