@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::plan::Plan;
+use crate::settings::{BackendSettings, Settings};
 
 /// Most pages of tools that are read of a server.
 const PAGES_MAX: usize = 100;
@@ -27,18 +28,16 @@ pub(crate) struct Started {
 }
 
 /// Starts the servers one after another: several at once would slow each other down. Each start may
-/// take as long as that of a session (`sessions.start_secs`).
+/// take as long as that of a session.
 pub(crate) async fn start_each(plan: &Plan) -> Started {
-    let limit = Duration::from_secs(plan.settings.sessions.session.start_secs.max(1));
     let mut started = Started { text: String::new(), failed: 0 };
     for tenant in plan.tenants.by_name() {
         let Some(backend) = plan.backends.of(&tenant.name) else { continue };
+        let (secs, key) = start_secs(&plan.settings, &tenant.name);
         let begin = Instant::now();
-        let outcome = match timeout(limit, tools(&backend)).await {
+        let outcome = match timeout(Duration::from_secs(secs), tools(&backend)).await {
             Ok(outcome) => outcome,
-            Err(_) => {
-                Err(format!("did not answer within {} s (`sessions.start_secs`)", limit.as_secs()))
-            }
+            Err(_) => Err(format!("did not answer within {secs} s (`{key}`)")),
         };
         let secs = begin.elapsed().as_secs_f64();
         // Writing into a string cannot fail.
@@ -60,6 +59,20 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
     }
     plan.wait_for_children().await;
     started
+}
+
+/// How long a start of the tenant's server may take, and the key that says so.
+fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
+    let backends = settings.tenants.get(tenant).into_iter().flat_map(|t| &t.backends);
+    let own = backends.filter_map(|(name, backend)| match backend {
+        BackendSettings::Stdio(stdio) => Some((name, stdio.program.start_secs?)),
+        BackendSettings::Native(_) => None,
+    });
+    let own =
+        own.map(|(name, secs)| (secs, format!("tenants.{tenant}.backends.{name}.start_secs")));
+    let of_all = || (settings.sessions.session.start_secs, "sessions.start_secs".to_owned());
+    let (secs, key) = own.last().unwrap_or_else(of_all);
+    (secs.max(1), key)
 }
 
 /// The name and version of a server, and its tools.

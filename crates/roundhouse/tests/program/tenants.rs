@@ -137,15 +137,19 @@ fn check_starts_each_server_and_lists_its_tools() {
     let all = tenant("bad", "echo API_KEY is missing >&2; exit 3")
         + &tenant("good", SERVER)
         + &tenant("mute", "cat >/dev/null")
-        + &tenant("parrot", "cat");
+        + &tenant("parrot", "cat")
+        + &tenant("patient", &format!("sleep 2\n{SERVER}"))
+        + "start_secs = 30\n";
     let all = file(&format!("node.sandbox = 'none'\nsessions.start_secs = 1\n{all}"));
     let (code, stdout, stderr) = run_to_exit(&["check", "--start", all.path().to_str().unwrap()]);
     assert_eq!(code, Some(1), "{stdout}{stderr}");
     let line = |start: &str| stdout.lines().find(|line| line.starts_with(start)).expect(start);
     assert!(line("tenant bad: failed").contains("the server exited with status 3"), "{stdout}");
-    assert!(line("tenant mute: failed").contains("did not answer within 1 s"), "{stdout}");
     let parrot = line("tenant parrot: failed");
     assert!(parrot.contains("sent our own `initialize` back; it is not an MCP server"), "{parrot}");
+    let mute = line("tenant mute: failed");
+    assert!(mute.ends_with("did not answer within 1 s (`sessions.start_secs`)"), "{stdout}");
+    assert!(line("tenant patient: started").ends_with("tools: 2 (first, second)"), "{stdout}");
     assert!(line("tenant good: started").ends_with("tools: 2 (first, second)"), "{stdout}");
     assert!(stderr.contains("API_KEY is missing"), "{stderr}");
     assert!(
