@@ -5,7 +5,8 @@
 use bytes::Bytes;
 use protocol::{Message, RequestId};
 
-/// Most messages that are kept of a child without a session; beyond that it is not handed over.
+/// Most messages that are kept of what a child sends before it is in use, with a session or without;
+/// beyond that a start is not handed over to another session.
 const MESSAGES_MAX: usize = 64;
 
 /// Most bytes of those messages.
