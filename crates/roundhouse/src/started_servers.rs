@@ -68,10 +68,10 @@ fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
         BackendSettings::Stdio(stdio) => Some((name, stdio.program.start_secs?)),
         BackendSettings::Native(_) => None,
     });
-    let own =
+    let mut own =
         own.map(|(name, secs)| (secs, format!("tenants.{tenant}.backends.{name}.start_secs")));
     let of_all = || (settings.sessions.session.start_secs, "sessions.start_secs".to_owned());
-    let (secs, key) = own.last().unwrap_or_else(of_all);
+    let (secs, key) = own.next_back().unwrap_or_else(of_all);
     (secs.max(1), key)
 }
 
