@@ -13,6 +13,9 @@ use tests::mcp::{Client, final_response};
 use tests::{Node, Setup, processes, tools};
 use tokio::time::{sleep, timeout};
 
+#[path = "reload/folder.rs"]
+mod folder;
+
 const NEWEST: &str = "2025-11-25";
 
 /// How long a change may take to be applied: several times the interval at which the node reads the

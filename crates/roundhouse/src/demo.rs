@@ -29,7 +29,8 @@ pub(crate) fn settings(
     }
     let reading = Settings::examine(None, config, environment);
     let has_others = reading.settings.tenants.keys().any(|name| name != NAME);
-    if config.is_some() || has_others {
+    let has_folder = !reading.settings.node.tenants_dir.as_os_str().is_empty();
+    if config.is_some() || has_others || has_folder {
         return Ok(reading);
     }
     Ok(Settings::examine(Some(built_in()?), None, environment))

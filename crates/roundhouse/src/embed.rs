@@ -59,9 +59,9 @@ impl Roundhouse {
         Self { settings, ..Self::default() }
     }
 
-    /// Applies changes of these settings' tenants while the node runs.
-    pub(crate) fn reloading(self, source: SettingsSource) -> Self {
-        Self { source: Some(source), ..self }
+    /// Applies changes of these settings' tenants while the node runs, if they have a source.
+    pub(crate) fn reloading(self, source: Option<SettingsSource>) -> Self {
+        Self { source, ..self }
     }
 
     /// Serves `backend` as the tenant `name` to every client that can reach the listener.
@@ -131,17 +131,16 @@ impl Roundhouse {
 
     /// A node with settings that were read, and with what was found to be wrong with them.
     pub(crate) fn from_reading(reading: Reading) -> Self {
-        let Reading { settings, problems } = reading;
+        let Reading { settings, problems, .. } = reading;
         Self { settings, problems, ..Self::default() }
     }
 
     pub(crate) fn plan(self) -> Result<Plan, Problems> {
         let mut natives = plan::built_in();
         natives.extend(self.natives);
-        let tenants = &self.settings.tenants;
-        let reloading = self
-            .source
-            .map(|source| Reloading::new(source, tenants, self.mounted.clone(), natives.clone()));
+        let reloading = self.source.map(|source| {
+            Reloading::new(source, &self.settings, self.mounted.clone(), natives.clone())
+        });
         let base = Base::Start { store: self.store };
         let plan = Plan::of(self.settings, &self.mounted, &natives, base, self.problems)?;
         Ok(Plan { reloading, ..plan })

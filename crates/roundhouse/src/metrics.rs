@@ -17,7 +17,7 @@ static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
 static RELOADS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_settings_reloads_total",
-        "Attempts to apply a changed settings file, by outcome.",
+        "Attempts to apply changed settings, by outcome.",
         &["outcome"],
     )
 });

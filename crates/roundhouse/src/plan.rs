@@ -143,8 +143,15 @@ impl Plan {
             backends.extend(backend.map(|backend| (Arc::from(name.as_str()), backend)));
         }
         if settings.tenants.is_empty() {
-            problems
-                .add_consequence("tenants", "there is no tenant; write one, as in [tenants.acme]");
+            let folder = &settings.node.tenants_dir;
+            let text = match folder.as_os_str().is_empty() {
+                true => "there is no tenant; write one, as in [tenants.acme]".to_owned(),
+                false => format!(
+                    "there is no tenant; write one, as in {} or [tenants.acme]",
+                    folder.join("acme.toml").display()
+                ),
+            };
+            problems.add_consequence("tenants", text);
         }
         settings.front.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
         settings.log.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));

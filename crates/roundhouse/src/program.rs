@@ -43,14 +43,10 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     let file = serve.config.clone();
     let is_demo = file.is_none();
     let read = Arc::new(move || reading(&serve));
-    let source = file.clone().map(|file| SettingsSource::new(file, read.clone()));
-    let roundhouse = Roundhouse::from_reading(read()?);
-    let roundhouse = match source {
-        Some(source) => roundhouse.reloading(source),
-        None => roundhouse,
-    };
+    let reading = read()?;
+    let source = SettingsSource::new(file.clone(), read, &reading);
     // A wrong level is reported with everything else that is wrong.
-    let plan = roundhouse.plan()?;
+    let plan = Roundhouse::from_reading(reading).reloading(source).plan()?;
     telemetry::init(&plan.settings.log)?;
     raise_descriptor_limit();
     let store = plan.settings.store.kind();

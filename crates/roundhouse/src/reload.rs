@@ -1,11 +1,14 @@
-//! Applies changed tenants of the settings file while the node runs.
+//! Applies changed tenants while the node runs.
 //!
-//! The file is compared by content at an interval: an editor replaces it, and Kubernetes changes a
-//! symbolic link above it. `SIGHUP` has it read at once. A file with a problem changes nothing. Of a
-//! good one the tenants are applied; a change of any other setting is named and waits for a restart.
+//! The files of the settings are compared by content at an interval: an editor replaces a file, and
+//! Kubernetes changes a symbolic link above it. `SIGHUP` has them read at once. If there is a problem,
+//! nothing changes. Otherwise the tenants are applied; a change of any other setting is named and
+//! waits for a restart.
+
+mod changes;
+mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,32 +23,36 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::advice::Advice;
+use self::changes::{Changes, warn_of_other_changes};
+use self::watched::Watched;
 use crate::homes;
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
 use crate::plan::{Base, Named, Plan, Shared};
-use crate::settings::{BackendSettings, Problems, Reading, Settings, TenantSettings};
+use crate::settings::{Digests, Problems, Reading, Settings};
 
-/// Shown by `/readyz` while the file has a problem.
-const REMARK: &str = "the settings file has problems; the node goes on with the former settings";
+/// Shown by `/readyz` while the settings have a problem.
+const REMARK: &str =
+    "the settings have problems; the node goes on with the former ones; see the log";
 
-/// Most keys that a log line names.
-const KEYS_SHOWN_MAX: usize = 20;
+/// Most attempts to read settings whose files change meanwhile. The next interval follows.
+const READS_MAX: usize = 3;
 
 /// Where the settings come from, and how they are read.
 pub(crate) struct SettingsSource {
-    file: PathBuf,
-    /// The digest of the file before it was read for the first time.
+    file: Option<PathBuf>,
+    read: Read,
+    /// The contents from which the settings of the start were read.
     digests: Digests,
-    read: Arc<dyn Fn() -> Result<Reading, Problems> + Send + Sync>,
 }
 
+type Read = Arc<dyn Fn() -> Result<Reading, Problems> + Send + Sync>;
+
 impl SettingsSource {
-    /// This file, which `read` reads, and has not read yet.
-    pub(crate) fn new(
-        file: PathBuf,
-        read: Arc<dyn Fn() -> Result<Reading, Problems> + Send + Sync>,
-    ) -> Self {
-        Self { digests: digests([file.clone()]), file, read }
+    /// The source of these settings, which `read` has read; `None` if they are in no file.
+    pub(crate) fn new(file: Option<PathBuf>, read: Read, start: &Reading) -> Option<Self> {
+        let has_folder = !start.settings.node.tenants_dir.as_os_str().is_empty();
+        let digests = start.digests.clone();
+        (file.is_some() || has_folder).then_some(Self { file, read, digests })
     }
 }
 
@@ -54,20 +61,22 @@ pub(crate) struct Reloading {
     source: SettingsSource,
     mounted: Named,
     natives: Named,
+    watched: Watched,
     digests: Digests,
 }
 
 impl Reloading {
-    /// For settings with these tenants, before the files that they name are read.
+    /// For these settings, before the files that their tenants name are read.
     pub(crate) fn new(
         source: SettingsSource,
-        tenants: &BTreeMap<String, TenantSettings>,
+        settings: &Settings,
         mounted: Named,
         natives: Named,
     ) -> Self {
-        let mut digests = digests(all_env_files(tenants));
-        digests.extend(source.digests.clone());
-        Self { source, mounted, natives, digests }
+        let watched = Watched::new(source.file.clone(), settings);
+        let mut digests = source.digests.clone();
+        digests.extend(watched.digests_of_named());
+        Self { source, mounted, natives, watched, digests }
     }
 }
 
@@ -82,10 +91,9 @@ pub(crate) struct Reload {
     bodies: Budget,
     handle: Handle,
     readiness: Readiness,
-    /// The files as they were when they were read last.
-    digests: Digests,
-    /// The files as they were when they were applied last: one of them may have changed together with
-    /// settings that were refused.
+    /// The files as they were when they were read last are in `reloading`. These are the files as they
+    /// were when they were applied last: one of them may have changed together with settings that
+    /// were refused.
     applied: Digests,
     /// How many tenants were removed.
     removals: u64,
@@ -100,33 +108,6 @@ struct Removal {
     number: u64,
 }
 
-/// Digests of files, by which their contents are compared. `None`: the file cannot be read.
-type Digests = BTreeMap<PathBuf, Option<u64>>;
-
-/// Reads the digests of these files. Blocks.
-fn digests(files: impl IntoIterator<Item = PathBuf>) -> Digests {
-    let digest = |path: PathBuf| {
-        let content = std::fs::read(&path).ok();
-        let hasher = BuildHasherDefault::<DefaultHasher>::default();
-        (path, content.map(|content| hasher.hash_one(content)))
-    };
-    files.into_iter().map(digest).collect()
-}
-
-/// The files with variables for the servers of these tenants.
-fn all_env_files(tenants: &BTreeMap<String, TenantSettings>) -> Vec<PathBuf> {
-    tenants.values().flat_map(env_files).map(Path::to_owned).collect()
-}
-
-/// The files with variables of the tenant's servers.
-fn env_files(tenant: &TenantSettings) -> impl Iterator<Item = &Path> {
-    tenant.backends.values().filter_map(|backend| match backend {
-        BackendSettings::Stdio(stdio) if stdio.env_file.as_os_str().is_empty() => None,
-        BackendSettings::Stdio(stdio) => Some(&*stdio.env_file),
-        BackendSettings::Native(_) => None,
-    })
-}
-
 impl Reload {
     /// Reloads the settings of a node that was planned like this.
     pub(crate) fn new(
@@ -137,7 +118,6 @@ impl Reload {
         readiness: Readiness,
     ) -> Self {
         Self {
-            digests: reloading.digests.clone(),
             applied: reloading.digests.clone(),
             reloading,
             settings: plan.settings.clone(),
@@ -173,11 +153,9 @@ impl Reload {
                     continue;
                 }
             };
-            let digests = read_digests(self.digests.keys().cloned().collect()).await;
-            if digests == self.digests && !is_asked {
+            if !is_asked && !self.have_files_changed().await {
                 continue;
             }
-            self.digests = digests;
             match self.apply(&mut leaving).await {
                 Ok(removed) => {
                     self.readiness.remark(REMARK, false);
@@ -189,10 +167,9 @@ impl Reload {
                 Err(problems) => {
                     self.readiness.remark(REMARK, true);
                     RELOADS_REFUSED.inc();
-                    let file = self.reloading.source.file.display();
                     tracing::error!(
-                        "the settings in {file} were not applied; the node goes on with the former \
-                         ones: {problems}"
+                        "the settings were not applied; the node goes on with the former ones: \
+                         {problems}"
                     );
                 }
             }
@@ -211,18 +188,14 @@ impl Reload {
         &mut self,
         leaving: &mut BTreeMap<String, Leaving>,
     ) -> Result<Vec<Removal>, Problems> {
-        let Reading { settings: new, problems } = self.read().await?;
-        // The settings file was read after its digest was. So are the others.
-        let file = &self.reloading.source.file;
-        self.digests.retain(|path, _| path == file);
-        self.digests.extend(read_digests(all_env_files(&new.tenants)).await);
+        let Reading { settings: new, problems, .. } = self.read().await?;
         warn_of_other_changes(&self.settings, &new);
-        let settings = Settings { tenants: new.tenants, ..self.settings.clone() };
+        let settings = self.settings.with_tenants_of(new);
         let naming = self.shared.budgets.name_added(&settings);
         let plan = self.plan(settings.clone(), problems).await?;
         homes::create(&plan.homes)?;
         naming.keep();
-        let is_rotated = |file: &Path| self.applied.get(file) != self.digests.get(file);
+        let is_rotated = |file: &Path| self.applied.is_changed_in(&self.reloading.digests, file);
         let changes = Changes::between(&self.settings.tenants, &settings.tenants, is_rotated);
 
         let mut removed = Vec::new();
@@ -239,8 +212,8 @@ impl Reload {
         self.name_in_bodies(&changes.added, &settings);
         self.handle.replace_cares(plan.cares());
         let kept = |name: &Arc<str>, new| {
-            let is_changed = changes.added.contains(&**name) || changes.changed.contains(&**name);
-            if is_changed { new } else { self.backends.of(name).unwrap_or(new) }
+            let kept = self.backends.of(name).filter(|_| !changes.has_new_backend(name));
+            kept.unwrap_or(new)
         };
         let planned = plan.tenants.by_name().into_iter().filter_map(|tenant| {
             let new = plan.backends.of(&tenant.name)?;
@@ -254,14 +227,25 @@ impl Reload {
         self.backends.start_in_advance();
         Advice::of(&plan).replace(&mut self.advice);
         changes.log();
-        self.applied.clone_from(&self.digests);
+        self.applied.clone_from(&self.reloading.digests);
         self.settings = settings;
         Ok(removed)
     }
 
-    async fn read(&self) -> Result<Reading, Problems> {
-        let read = Arc::clone(&self.reloading.source.read);
-        blocking(move || read()).await
+    async fn have_files_changed(&self) -> bool {
+        let watched = self.reloading.watched.clone();
+        let digests = blocking(move || Ok(watched.digests())).await;
+        digests.is_ok_and(|digests| digests != self.reloading.digests)
+    }
+
+    /// Reads the settings, and which contents they were read from.
+    async fn read(&mut self) -> Result<Reading, Problems> {
+        let source = &self.reloading.source;
+        let (file, read) = (source.file.clone(), Arc::clone(&source.read));
+        let (reading, watched, digests) = blocking(move || read_unchanged(&file, &*read)).await?;
+        self.reloading.watched = watched;
+        self.reloading.digests = digests;
+        Ok(reading)
     }
 
     /// Plans a node with these settings, which has what the running node has.
@@ -335,70 +319,23 @@ struct Leaving {
     ending: JoinSet<()>,
 }
 
-/// The tenants that differ.
-#[derive(Debug, Default, PartialEq)]
-struct Changes {
-    added: BTreeSet<String>,
-    changed: BTreeSet<String>,
-    removed: BTreeSet<String>,
-}
-
-impl Changes {
-    fn between(
-        old: &BTreeMap<String, TenantSettings>,
-        new: &BTreeMap<String, TenantSettings>,
-        is_rotated: impl Fn(&Path) -> bool,
-    ) -> Self {
-        let mut changes = Self::default();
-        for (name, written) in new {
-            match old.get(name) {
-                None => drop(changes.added.insert(name.clone())),
-                Some(former) if former != written || env_files(written).any(&is_rotated) => {
-                    changes.changed.insert(name.clone());
-                }
-                Some(_) => {}
-            }
+/// Reads the settings until no file changes meanwhile: a file that is removed while its folder is read
+/// would be a problem. Returns the files with their contents before they were read. Blocks.
+fn read_unchanged(
+    file: &Option<PathBuf>,
+    read: &dyn Fn() -> Result<Reading, Problems>,
+) -> Result<(Reading, Watched, Digests), Problems> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let reading = read()?;
+        let watched = Watched::new(file.clone(), &reading.settings);
+        if watched.digests_of_settings() == reading.digests || attempts == READS_MAX {
+            let mut digests = reading.digests.clone();
+            digests.extend(watched.digests_of_named());
+            return Ok((reading, watched, digests));
         }
-        let gone = old.keys().filter(|name| !new.contains_key(*name));
-        changes.removed.extend(gone.cloned());
-        changes
     }
-
-    fn log(&self) {
-        if *self == Self::default() {
-            return tracing::info!("the settings file has no changed tenants");
-        }
-        let names = |names: &BTreeSet<String>| shown(names.iter().map(String::as_str));
-        tracing::info!(
-            added = names(&self.added),
-            changed = names(&self.changed),
-            removed = names(&self.removed),
-            "applied the tenants of the settings file"
-        );
-    }
-}
-
-fn shown<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let more = names.len().saturating_sub(KEYS_SHOWN_MAX);
-    let mut text = names.take(KEYS_SHOWN_MAX).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        text += &format!(" and {more} more");
-    }
-    text
-}
-
-fn warn_of_other_changes(running: &Settings, new: &Settings) {
-    let keys = running.keys_changed_in(new);
-    if !keys.is_empty() {
-        tracing::warn!(
-            "settings that take effect only after a restart of the node were changed: {}",
-            shown(keys.iter().map(String::as_str))
-        );
-    }
-}
-
-async fn read_digests(files: Vec<PathBuf>) -> Digests {
-    blocking(|| Ok(digests(files))).await.unwrap_or_default()
 }
 
 /// Runs this where it may block.
@@ -407,34 +344,4 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Problems> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(Problems::one("reading the settings failed; see the log")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tenants_are_added_changed_and_removed() {
-        let tenant = |rerun| {
-            let care = actors::Care { idle_stop_secs: rerun, ..actors::Care::default() };
-            TenantSettings { care, ..TenantSettings::default() }
-        };
-        let old = [("a", None), ("b", None), ("c", Some(1))];
-        let new = [("b", None), ("c", Some(2)), ("d", None)];
-        let [old, new] = [old, new].map(|all| {
-            all.into_iter().map(|(name, rerun)| (name.to_owned(), tenant(rerun))).collect()
-        });
-        let expected = Changes {
-            added: ["d".to_owned()].into(),
-            changed: ["c".to_owned()].into(),
-            removed: ["a".to_owned()].into(),
-        };
-        assert_eq!(Changes::between(&old, &new, |_| false), expected);
-    }
-
-    #[test]
-    fn a_long_list_is_cut() {
-        let names: Vec<String> = (0..22).map(|number| number.to_string()).collect();
-        assert!(shown(names.iter().map(String::as_str)).ends_with("19 and 2 more"));
-    }
 }

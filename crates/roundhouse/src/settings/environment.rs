@@ -47,6 +47,13 @@ impl Environment {
         std::env::vars_os().filter_map(text).filter(move |(name, _)| !is_own(name))
     }
 
+    /// The variable that sets this key, and its value.
+    pub(super) fn find(&self, key: &str) -> Option<(&str, &str)> {
+        let wanted = variable(key);
+        let found = self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(&wanted));
+        found.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Adds the settings to `root`, where they replace those of the file.
     pub(super) fn add_to(&self, root: &mut Map<String, Json>, problems: &mut Problems) {
         for (name, value) in &self.0 {

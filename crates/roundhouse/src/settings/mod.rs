@@ -6,8 +6,10 @@
 pub(crate) mod addresses;
 mod backend;
 mod cluster;
+mod digests;
 mod environment;
 mod finding;
+pub(crate) mod folder;
 mod problems;
 mod read;
 mod shape;
@@ -27,13 +29,14 @@ use serde::{Deserialize, Serialize};
 
 pub use backend::{BackendSettings, NativeSettings, StdioFileSettings};
 pub use cluster::{ClusterSettings, Encrypt};
+pub(crate) use digests::Digests;
 pub use environment::Environment;
 pub use finding::{Finding, Place, Severity};
 pub use problems::Problems;
 pub(crate) use read::Reading;
 pub use store::StoreSettings;
 pub use tls::TlsSettings;
-pub(crate) use tree::read as file_text;
+pub(crate) use tree::{FILE_BYTES_MAX, read as file_text};
 
 use shape::Shape;
 
@@ -69,6 +72,10 @@ pub struct NodeSettings {
     /// The interval at which the settings file is compared with what was applied, in seconds. 0:
     /// it is read only at `SIGHUP`.
     pub reload_secs: u64,
+    /// A folder with a file `NAME.toml` for each further tenant, which holds what the settings file
+    /// would have under `[tenants.NAME]`. Empty for none. A relative path begins at the folder of the
+    /// settings file.
+    pub tenants_dir: PathBuf,
     /// The most bytes that the sessions of all tenants keep for clients and servers.
     pub session_bytes_max: usize,
     /// Whether stdio servers are separated from the node and from each other, where their backend
@@ -95,6 +102,7 @@ impl Default for NodeSettings {
         Self {
             drain_secs: 10,
             reload_secs: 2,
+            tenants_dir: PathBuf::new(),
             session_bytes_max: 1 << 30,
             sandbox: Sandbox::Auto,
             tenant_metrics_max: 100,
@@ -141,11 +149,18 @@ impl Settings {
         keys
     }
 
-    /// The keys outside of `tenants` that have other values than in `other`.
+    /// These settings with the tenants of others.
+    pub(crate) fn with_tenants_of(&self, other: Self) -> Self {
+        let node = NodeSettings { tenants_dir: other.node.tenants_dir, ..self.node.clone() };
+        Self { tenants: other.tenants, node, ..self.clone() }
+    }
+
+    /// The keys that have other values than in `other`, without tenants and where they are read.
     pub(crate) fn keys_changed_in(&self, other: &Self) -> Vec<String> {
         let keys = |settings: &Self| {
             let mut keys = BTreeMap::new();
             shape::leaves("", &Self { tenants: BTreeMap::new(), ..settings.clone() }, &mut keys);
+            keys.remove("node.tenants_dir");
             keys
         };
         let (own, others) = (keys(self), keys(other));

@@ -115,9 +115,9 @@ impl Problems {
         self.add_at(Severity::Error, place, text, Vec::new());
     }
 
-    /// Adds a problem because of which nothing is known of the file.
-    pub(super) fn add_unreadable(&mut self, place: Option<Place>, text: String) {
-        self.add_at(Severity::Error, place, text, vec!["tenants".to_owned()]);
+    /// Adds a problem because of which nothing is known of `key`.
+    pub(super) fn add_unreadable(&mut self, key: &str, place: Option<Place>, text: String) {
+        self.add_at(Severity::Error, place, text, vec![key.to_owned()]);
     }
 
     pub(super) fn warn_at_place(&mut self, place: Option<Place>, text: String) {

@@ -8,18 +8,22 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value as Json};
 
 use super::shape::join;
-use super::{BackendSettings, Environment, Problems, Settings, addresses, tree, unfit};
+use super::{
+    BackendSettings, Digests, Environment, Problems, Settings, addresses, folder, tree, unfit,
+};
 
 /// Settings that were read, with default values in place of wrong ones, and what is wrong.
 pub(crate) struct Reading {
     pub(crate) settings: Settings,
     pub(crate) problems: Problems,
+    /// The contents of the files that were read.
+    pub(crate) digests: Digests,
 }
 
 impl Settings {
     /// Reads the file, if any, with the environment over it.
     pub fn read(file: Option<&Path>, environment: &Environment) -> Result<Self, Problems> {
-        let Reading { settings, problems } = Self::examine(None, file, environment);
+        let Reading { settings, problems, .. } = Self::examine(None, file, environment);
         problems.or(settings)
     }
 
@@ -29,38 +33,48 @@ impl Settings {
         file: Option<&Path>,
         environment: &Environment,
     ) -> Reading {
-        let written = file.map(|file| (file, tree::read(file)));
-        Self::examine_written(base, written, environment)
+        let mut digests = Digests::default();
+        let written = file.map(|file| (file, tree::read_into(file, &mut digests)));
+        Self::examine_written(base, written, environment, digests)
     }
 
     /// Reads the text that a file is about to have.
     pub(crate) fn examine_text(file: &Path, text: &str, environment: &Environment) -> Reading {
-        Self::examine_written(None, Some((file, Ok(text.to_owned()))), environment)
+        Self::examine_written(
+            None,
+            Some((file, Ok(text.to_owned()))),
+            environment,
+            Digests::default(),
+        )
     }
 
     fn examine_written(
         base: Option<Json>,
         written: Option<(&Path, Result<String, String>)>,
         environment: &Environment,
+        mut digests: Digests,
     ) -> Reading {
         let mut problems = Problems::default();
         let mut root = match base {
             Some(Json::Object(base)) => base,
             _ => Map::new(),
         };
+        let file = written.as_ref().map(|(file, _)| *file);
         if let Some((file, text)) = written {
             let mut written = Map::new();
             tree::add_file(file, text, &mut written, &mut problems);
             merge(&mut root, written);
         }
+        let folder = folder::add_named(file, environment, &mut root, &mut problems, &mut digests);
         environment.add_to(&mut root, &mut problems);
         let mut root = Json::Object(root);
         Self::shape().fit("", &mut root, &mut problems);
         resolve_listeners(&mut root, &mut problems);
         require_programs(&mut root, &mut problems);
-        let settings = deserialize(root, &mut problems);
+        let mut settings = deserialize(root, &mut problems);
+        settings.node.tenants_dir = folder.unwrap_or_default();
         problems.end_reading();
-        Reading { settings, problems }
+        Reading { settings, problems, digests }
     }
 }
 

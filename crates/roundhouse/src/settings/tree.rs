@@ -1,16 +1,18 @@
 //! The settings as they are written: values by key, and where each of them is written.
 
+use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 use toml::de::{DeTable, DeValue, Error};
 
-use super::Problems;
+use super::digests::content;
 use super::finding::Place;
 use super::shape::join;
+use super::{Digests, Problems};
 
 /// Largest settings file, in bytes; a larger one is refused.
-const FILE_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Adds what the file sets to `root`, and the place of each key to the problems.
 pub(super) fn add_file(
@@ -20,57 +22,75 @@ pub(super) fn add_file(
     problems: &mut Problems,
 ) {
     match text {
-        Ok(text) => FileText { file, text: &text }.add(root, problems),
-        Err(why) => problems.add_unreadable(None, why),
+        Ok(text) => FileText { file, text: &text, at: "" }.add(root, problems),
+        Err(why) => problems.add_unreadable("tenants", None, why),
     }
+}
+
+/// Adds what the file of the tenant at the key `at` sets to `tenant`.
+pub(super) fn add_tenant_file(
+    file: &Path,
+    at: &str,
+    text: &str,
+    tenant: &mut Map<String, Json>,
+    problems: &mut Problems,
+) {
+    FileText { file, text, at }.add(tenant, problems);
 }
 
 /// The text of a settings file.
 pub(crate) fn read(file: &Path) -> Result<String, String> {
+    read_into(file, &mut Digests::default())
+}
+
+/// The text of a settings file. Adds the digest of its content to `digests`.
+pub(super) fn read_into(file: &Path, digests: &mut Digests) -> Result<String, String> {
     let name = file.display();
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            format!("{name}: there is no such file; write the path of a settings file")
-        }
-        std::io::ErrorKind::PermissionDenied => format!(
-            "{name}: this user may not read the file ({error}); change its owner or its mode"
-        ),
-        _ => format!("{name}: cannot be read: {error}"),
-    };
-    let metadata = std::fs::metadata(file).map_err(failed)?;
-    if metadata.is_dir() {
+    if file.is_dir() {
         return Err(format!("{name}: is a folder; write the path of a settings file in it"));
     }
-    if metadata.len() > FILE_BYTES_MAX {
-        return Err(format!("{name}: is larger than 16 MiB, which no settings file is"));
-    }
-    let bytes = std::fs::read(file).map_err(failed)?;
+    let content = content(file, FILE_BYTES_MAX);
+    digests.add(file.to_owned(), content.as_ref().ok());
+    let bytes = content.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("{name}: there is no such file; write the path of a settings file")
+        }
+        io::ErrorKind::PermissionDenied => format!(
+            "{name}: this user may not read the file ({error}); change its owner or its mode"
+        ),
+        io::ErrorKind::FileTooLarge => {
+            format!("{name}: is larger than 16 MiB, which no settings file is")
+        }
+        _ => format!("{name}: cannot be read: {error}"),
+    })?;
+    utf8(bytes).map_err(|line| format!("{name}:{line}: is not UTF-8; save the file as UTF-8"))
+}
+
+/// The text, or the first line that is none.
+pub(super) fn utf8(bytes: Vec<u8>) -> Result<String, usize> {
     String::from_utf8(bytes).map_err(|error| {
-        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count();
-        format!("{name}:{line}: is not UTF-8; save the file as UTF-8")
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        1 + valid.iter().filter(|byte| **byte == b'\n').count()
     })
 }
 
 struct FileText<'a> {
     file: &'a Path,
     text: &'a str,
+    /// The key of the table that the file holds; empty for all settings.
+    at: &'a str,
 }
 
 impl FileText<'_> {
     fn add(&self, root: &mut Map<String, Json>, problems: &mut Problems) {
         let (table, errors) = DeTable::parse_recoverable(self.text);
         if errors.is_empty() {
-            self.add_table("", table.get_ref(), root, problems);
+            self.add_table(self.at, table.get_ref(), root, problems);
             return;
         }
         if let Some(other) = other_format(self.text) {
-            problems.add_unreadable(
-                Some(Place::Line(self.file.into(), 1)),
-                format!("this is {other}, and settings are TOML; {}", remedy(other, self.file)),
-            );
+            let text = format!("this is {other}, and settings are TOML; {}", self.remedy(other));
+            problems.add_unreadable(self.whole(), Some(Place::Line(self.file.into(), 1)), text);
             return;
         }
         for error in errors {
@@ -84,11 +104,30 @@ impl FileText<'_> {
         let column =
             1 + self.text[..start].rsplit('\n').next().map_or(0, |before| before.chars().count());
         let message = error.message().trim().replace('\n', ", ");
+        let header = if self.at.is_empty() { "[front]" } else { "[backends.main]" };
         let text = format!(
             "TOML syntax error in column {column}: {message}; a line is `key = value`, with text in \
-             quotation marks, or a header as in [front]"
+             quotation marks, or a header as in {header}"
         );
-        problems.add_unreadable(Some(self.place(start)), text);
+        problems.add_unreadable(self.whole(), Some(self.place(start)), text);
+    }
+
+    /// The key of which nothing is known if the file cannot be read.
+    fn whole(&self) -> &str {
+        if self.at.is_empty() { "tenants" } else { self.at }
+    }
+
+    fn remedy(&self, format: &str) -> String {
+        match format {
+            "JSON" => format!(
+                "for the servers of a client's file (`mcpServers`) write `roundhouse import {}`",
+                self.file.display()
+            ),
+            _ if self.at.is_empty() => {
+                "write [front] for a section and `listen = \"127.0.0.1:8080\"` for a key".into()
+            }
+            _ => "write [backends.main] for a section and `auth = \"open\"` for a key".into(),
+        }
     }
 
     fn add_table(
@@ -164,16 +203,6 @@ fn other_format(text: &str) -> Option<&'static str> {
             })
     };
     first.is_some_and(is_yaml).then_some("YAML")
-}
-
-fn remedy(format: &str, file: &Path) -> String {
-    match format {
-        "JSON" => format!(
-            "for the servers of a client's file (`mcpServers`) write `roundhouse import {}`",
-            file.display()
-        ),
-        _ => "write [front] for a section and `listen = \"127.0.0.1:8080\"` for a key".into(),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::{file, run_to_exit};
+use super::{file, roundhouse, run_to_exit};
 
 /// A server of MCP in a shell: answers `initialize`, and lists a tool on two pages.
 const SERVER: &str = r#"while read -r line; do
@@ -156,4 +156,55 @@ fn check_starts_each_server_and_lists_its_tools() {
         stderr.ends_with("servers that did not start: 3; the lines above say why\n"),
         "{stderr}"
     );
+}
+
+/// The files in the ConfigMap of the page for operators, as (name, text).
+fn config_map() -> Vec<(String, String)> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploying.md");
+    let page = read(&page);
+    let map =
+        page.split("```").find(|block| block.contains("kind: ConfigMap")).expect("an example");
+    let (_, data) = map.split_once("\ndata:\n").expect("data");
+    let mut files: Vec<(String, String)> = Vec::new();
+    for line in data.lines().take_while(|line| *line != "---") {
+        match (line.strip_prefix("    "), files.last_mut()) {
+            (Some(text), Some((_, file))) => *file += &format!("{text}\n"),
+            _ if line.is_empty() => files.last_mut().expect("a file").1.push('\n'),
+            _ => {
+                let name = line.trim().strip_suffix(": |").expect("a name");
+                files.push((name.to_owned(), String::new()));
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn the_config_map_in_the_documentation_is_a_valid_folder_of_tenants() {
+    let dir = tempfile::tempdir().unwrap();
+    let tenants = dir.path().join("tenants.d");
+    std::fs::create_dir(&tenants).unwrap();
+    let files = config_map();
+    assert!(files.len() > 1, "{files:?}");
+    for (name, text) in &files {
+        std::fs::write(tenants.join(name), text).unwrap();
+    }
+    let main = dir.path().join("roundhouse.toml");
+    std::fs::write(&main, "node.tenants_dir = 'tenants.d'\nnode.sandbox = 'none'\n").unwrap();
+    // Not every machine has the programs.
+    for program in ["npx", "uvx"] {
+        let program = dir.path().join(program);
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let mut check = roundhouse(&["check", main.to_str().unwrap()]);
+    let output = check.env("PATH", dir.path()).output().unwrap();
+    let code = output.status.code();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    for (name, _) in &files {
+        let tenant = name.strip_suffix(".toml").expect("a file of a tenant");
+        assert!(stdout.contains(&format!("tenant {tenant}: /{tenant}/mcp")), "{stdout}");
+    }
 }

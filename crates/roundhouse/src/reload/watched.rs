@@ -1,0 +1,55 @@
+//! The files of which the settings of a node are made.
+
+use std::path::{Path, PathBuf};
+
+use crate::settings::{BackendSettings, Digests, FILE_BYTES_MAX, Settings, TenantSettings, folder};
+
+/// The files of which the settings of a node are made: the settings file, the files of the folder of
+/// tenants, and the files that tenants name.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    file: Option<PathBuf>,
+    tenants_dir: PathBuf,
+    named: Vec<PathBuf>,
+}
+
+impl Watched {
+    /// The files of these settings, which were read from `file`.
+    pub(super) fn new(file: Option<PathBuf>, settings: &Settings) -> Self {
+        let named = settings.tenants.values().flat_map(files_of).map(Path::to_owned).collect();
+        Self { file, tenants_dir: settings.node.tenants_dir.clone(), named }
+    }
+
+    /// The contents of all files as they are now. Blocks.
+    pub(super) fn digests(&self) -> Digests {
+        let mut digests = self.digests_of_settings();
+        digests.extend(self.digests_of_named());
+        digests
+    }
+
+    /// The contents of the files that are settings. Blocks.
+    pub(super) fn digests_of_settings(&self) -> Digests {
+        let file = self.file.iter().map(|file| (file.clone(), FILE_BYTES_MAX));
+        let mut tenants = Vec::new();
+        if !self.tenants_dir.as_os_str().is_empty() {
+            // A folder that cannot be read is a problem that reading the settings reports.
+            tenants = folder::files(&self.tenants_dir).unwrap_or_default();
+        }
+        let tenants = tenants.into_iter().map(|tenant| (tenant.path, folder::FILE_BYTES_MAX));
+        Digests::of(file.chain(tenants))
+    }
+
+    /// The contents of the files that tenants name. Blocks.
+    pub(super) fn digests_of_named(&self) -> Digests {
+        Digests::of(self.named.iter().map(|file| (file.clone(), FILE_BYTES_MAX)))
+    }
+}
+
+/// The files that the settings of a tenant name, and whose contents its servers get.
+pub(super) fn files_of(tenant: &TenantSettings) -> impl Iterator<Item = &Path> {
+    tenant.backends.values().filter_map(|backend| match backend {
+        BackendSettings::Stdio(stdio) if stdio.env_file.as_os_str().is_empty() => None,
+        BackendSettings::Stdio(stdio) => Some(&*stdio.env_file),
+        BackendSettings::Native(_) => None,
+    })
+}
