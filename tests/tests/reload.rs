@@ -15,6 +15,8 @@ use tokio::time::{sleep, timeout};
 
 #[path = "reload/folder.rs"]
 mod folder;
+#[path = "reload/secrets.rs"]
+mod secrets;
 
 const NEWEST: &str = "2025-11-25";
 

@@ -34,7 +34,7 @@ pub use self::children::{CHILDREN_MAX, Children, ChildrenSettings};
 pub use self::environment::{INHERITED, INHERITED_FOR_DOWNLOADS, withheld};
 use self::program::Program;
 pub use self::program::StdioShares;
-pub use self::settings::StdioSettings;
+pub use self::settings::{StdioSettings, Variables};
 use self::waiting::Attachment;
 use crate::sandbox::Protections;
 pub use crate::sandbox::RunAs;

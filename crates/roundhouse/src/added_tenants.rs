@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail};
 
 use crate::Roundhouse;
 use crate::client_file::Server;
+use crate::secrets;
 use crate::settings::{Environment, Settings, values};
 
 /// The permissions of a new settings file, which may hold secrets.
@@ -62,22 +63,25 @@ pub(crate) fn notes(server: &Server) -> Vec<String> {
     let tenant = &server.tenant;
     let at = format!("tenants.{tenant}.backends.{BACKEND}");
     let mut notes = Vec::new();
-    let secrets: Vec<&str> = server
+    let written: Vec<&str> = server
         .env
         .iter()
         .filter(|(name, value)| {
-            (values::is_secret_key(name) || values::looks_secret(value)) && !has_input(value)
+            let is_secret = values::is_secret_key(name) || values::looks_secret(value);
+            is_secret && !has_input(value)
         })
         .map(|(name, _)| name.as_str())
         .collect();
-    if !secrets.is_empty() {
+    if !written.is_empty() {
         notes.push(format!(
             "`{at}.env` holds what looks like a secret ({}); better write it into a file of its own \
              that other users may not read, and name it with `env_file`",
-            secrets.join(", ")
+            written.join(", ")
         ));
     }
-    let env = server.env.iter().map(|(name, value)| (format!("env.{name}"), value));
+    let is_unchanged = |(_, value): &(&String, &String)| !secrets::has_reference(value);
+    let env = server.env.iter().filter(is_unchanged);
+    let env = env.map(|(name, value)| (format!("env.{name}"), value));
     let args = server.args.iter().map(|arg| ("args".to_owned(), arg));
     let others = [("command", Some(&server.command)), ("cwd", server.cwd.as_ref())];
     let others = others.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
+use crate::secrets;
 use crate::settings::{BackendSettings, Environment, Problems, Reading, Settings};
 
 /// The tenant's name.
@@ -72,7 +73,7 @@ fn inherit_environment(settings: &mut Settings) {
     if let Some(BackendSettings::Stdio(stdio)) = demo {
         stdio.program.explain.get_or_insert(true);
         for (name, value) in Environment::inherited() {
-            stdio.program.env.entry(name).or_insert(value);
+            stdio.program.env.entry(name).or_insert_with(|| secrets::literal(&value));
         }
     }
 }

@@ -53,6 +53,7 @@ mod programs;
 mod records;
 mod reload;
 mod sandbox;
+mod secrets;
 pub mod settings;
 mod shares;
 mod signals;

@@ -44,8 +44,8 @@ impl NodeVariables {
             }
             if is_private(name) {
                 return Err(format!(
-                    "`{key}` lists `{name}`, which is a setting of the node; no server gets it, so \
-                     leave it out"
+                    "`{key}` lists `{name}`, which is a setting of the node or a secret of a tenant; \
+                     no server gets it, so leave it out"
                 ));
             }
             let Some(value) = self.get(name).filter(|_| !to.contains_key(name)) else { continue };

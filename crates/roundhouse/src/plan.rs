@@ -19,6 +19,7 @@ use crate::node_variables::NodeVariables;
 use crate::records::Records;
 use crate::reload::Reloading;
 use crate::sandbox::Machine;
+use crate::secrets::Secrets;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
 use crate::shares::Budgets;
 use crate::{bounds, files, guard, programs, sandbox, users};
@@ -117,12 +118,14 @@ impl Plan {
         problems.ok_or_add(state_dir.check());
         let mut homes = Vec::new();
         let default_sandbox = settings.node.sandbox;
+        let secrets = Secrets::of(&settings);
         let kinds = Kinds {
             natives,
             children: &children,
             machine: &machine,
             default_sandbox,
             budgets: &budgets,
+            secrets: &secrets,
             variables: &variables,
             pass_env: &settings.node.pass_env,
             start_secs: settings.sessions.session.start_secs,
@@ -138,9 +141,10 @@ impl Plan {
                     all.iter().for_each(|wrong| problems.add_in(&at, wrong.to_string()));
                 }
             }
-            let backend = only_backend(name, written, mounted.get(name), &kinds, &mut homes);
-            let backend = problems.ok_or_add(backend);
-            backends.extend(backend.map(|backend| (Arc::from(name.as_str()), backend)));
+            match only_backend(name, written, mounted.get(name), &kinds, &mut homes) {
+                Ok(backend) => backends.push((Arc::from(name.as_str()), backend)),
+                Err(all) => all.into_iter().for_each(|problem| problems.add(problem)),
+            }
         }
         if settings.tenants.is_empty() {
             let folder = &settings.node.tenants_dir;
@@ -220,6 +224,7 @@ struct Kinds<'a> {
     machine: &'a Machine,
     default_sandbox: Sandbox,
     budgets: &'a Budgets,
+    secrets: &'a Secrets,
     variables: &'a NodeVariables,
     /// `node.pass_env`.
     pass_env: &'a [String],
@@ -235,18 +240,19 @@ impl Kinds<'_> {
         name: &str,
         settings: &BackendSettings,
         homes: &mut Vec<Home>,
-    ) -> Result<Arc<dyn Backend>, String> {
+    ) -> Result<Arc<dyn Backend>, Vec<String>> {
         let at = format!("tenants.{tenant}.backends.{name}");
         match settings {
             BackendSettings::Stdio(stdio) if stdio.program.command.is_empty() => {
-                Err(format!("`{at}` has an empty `command`; write the program to run"))
+                Err(vec![format!("`{at}` has an empty `command`; write the program to run")])
             }
             BackendSettings::Stdio(stdio) => {
-                let program = stdio.read(&at, self.variables, self.pass_env)?;
+                let program =
+                    stdio.read(tenant, &at, self.secrets, self.variables, self.pass_env)?;
                 let backend = format!("{tenant}/{name}");
                 let sandbox = program.sandbox.or(Some(self.default_sandbox));
-                let run_as =
-                    users::resolve(&program.user).map_err(|problem| format!("`{at}` {problem}"))?;
+                let run_as = users::resolve(&program.user)
+                    .map_err(|problem| vec![format!("`{at}` {problem}")])?;
                 let home = self.home(tenant, &program, run_as.as_ref());
                 homes.extend(home.clone());
                 let home = home.map(|home| home.path);
@@ -266,7 +272,7 @@ impl Kinds<'_> {
                 Ok(Arc::new(backend))
             }
             BackendSettings::Native(native) => {
-                self.native(&native.name).map_err(|problem| format!("`{at}` {problem}"))
+                self.native(&native.name).map_err(|problem| vec![format!("`{at}` {problem}")])
             }
         }
     }
@@ -318,18 +324,18 @@ fn only_backend(
     mounted: Option<&Arc<dyn Backend>>,
     kinds: &Kinds<'_>,
     homes: &mut Vec<Home>,
-) -> Result<Arc<dyn Backend>, String> {
+) -> Result<Arc<dyn Backend>, Vec<String>> {
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
         (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
         (None, Some((name, backend)), None) => kinds.open(tenant, name, backend, homes),
-        (None, None, _) => Err(format!(
+        (None, None, _) => Err(vec![format!(
             "`tenants.{tenant}.backends` has no backend; write one, as in \
              [tenants.{tenant}.backends.main]"
-        )),
-        _ => Err(format!(
+        )]),
+        _ => Err(vec![format!(
             "`tenants.{tenant}.backends` has more than one backend, which is not served yet; keep \
              one of them, or give each a tenant of its own"
-        )),
+        )]),
     }
 }

@@ -3,8 +3,8 @@
 //! The kernel shows the variables with which a process was started, for as long as it runs, in
 //! `/proc/<pid>/environ`, in core dumps and to debuggers. Settings in the environment may be
 //! secrets. A process cannot remove them from there, but a program that replaces it can start
-//! without them. So [`enter`] starts the program again in the same process, with every setting
-//! removed from its environment.
+//! without them. So [`enter`] starts the program again in the same process, with every setting and
+//! every secret of a tenant removed from its environment.
 //!
 //! The settings are in a memory file without a name. A socket passes it on, together with
 //! standard input, whose place the socket takes in the meantime. The new program takes both from
@@ -21,23 +21,36 @@ pub(crate) const MARK: &str = "ROUNDHOUSE_SETTINGS_OF";
 /// The prefix of variables that are settings, in any case.
 pub(crate) const PREFIX: &str = "ROUNDHOUSE__";
 
-/// The name and the value of a variable.
+/// The prefix of variables that are secrets of tenants. It is no setting: secrets leave the environment
+/// before the settings are read.
+pub(crate) const SECRET_PREFIX: &str = "ROUNDHOUSE_SECRET_";
+
+/// The name and the value of a variable that is a setting or a secret.
 type Setting = (String, String);
 
-/// The settings that were removed from the environment.
+/// The settings and secrets that were removed from the environment.
 static SETTINGS: OnceLock<Vec<Setting>> = OnceLock::new();
 
 /// Is a variable with this name a setting?
 pub(crate) fn is_setting(name: &str) -> bool {
-    name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+    has_prefix(name, PREFIX)
+}
+
+/// Is a variable with this name a secret of a tenant?
+pub(crate) fn is_secret(name: &str) -> bool {
+    has_prefix(name, SECRET_PREFIX)
+}
+
+fn has_prefix(name: &str, prefix: &str) -> bool {
+    name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// Is a variable with this name for the node only, so that no server gets it?
 pub(crate) fn is_private(name: &str) -> bool {
-    is_setting(name) || name == MARK
+    is_setting(name) || is_secret(name) || name == MARK
 }
 
-/// The settings that were removed from the environment; `None` if none was.
+/// The settings and secrets that were removed from the environment; `None` if none was.
 pub(crate) fn removed() -> Option<&'static [Setting]> {
     SETTINGS.get().map(Vec::as_slice)
 }
@@ -66,9 +79,9 @@ pub enum Error {
 }
 
 /// Call this in `main` after [`crate::guard::enter`], before any thread starts and before standard
-/// input is read. If a setting is in the environment, it starts the program again with the same
-/// arguments, process id and open files, and without any setting in its environment; the call in
-/// the new program returns. [`crate::settings::Environment::of_process`] still has all settings.
+/// input is read. If a setting or a secret is in the environment, it starts the program again with
+/// the same arguments, process id and open files, and without any of them in its environment; the
+/// call in the new program returns. [`crate::settings::Environment::of_process`] still has all settings.
 /// Only on Linux; elsewhere it does nothing.
 #[cfg(target_os = "linux")]
 pub fn enter() -> Result<(), Error> {
@@ -79,12 +92,17 @@ pub fn enter() -> Result<(), Error> {
         return Ok(());
     }
     let (settings, others): (Vec<_>, Vec<_>) =
-        std::env::vars_os().partition(|(name, _)| is_setting(&name.to_string_lossy()));
+        std::env::vars_os().partition(|(name, _)| must_leave(&name.to_string_lossy()));
     if settings.is_empty() {
         return Ok(());
     }
     let settings = settings.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
     Err(linux::start_again(&settings, others))
+}
+
+#[cfg(target_os = "linux")]
+fn must_leave(name: &str) -> bool {
+    is_setting(name) || is_secret(name)
 }
 
 #[cfg(target_os = "linux")]
@@ -236,9 +254,18 @@ mod tests {
         for name in ["ROUNDHOUSE__STORE__URL", "roundhouse__store__url", "Roundhouse__X"] {
             assert!(is_setting(name), "{name}");
         }
-        for name in ["ROUNDHOUSE_", "ROUNDHOUSE_GUARD", "XROUNDHOUSE__A", "PATH", "ROUNDHOUSÉ__A"]
-        {
+        for name in [
+            "ROUNDHOUSE_",
+            "ROUNDHOUSE_GUARD",
+            "ROUNDHOUSE_SECRET_A__B",
+            "XROUNDHOUSE__A",
+            "PATH",
+            "ROUNDHOUSÉ__A",
+        ] {
             assert!(!is_setting(name), "{name}");
+        }
+        for name in ["ROUNDHOUSE_SECRET_A__B", "roundhouse_secret_x"] {
+            assert!(is_secret(name) && is_private(name), "{name}");
         }
     }
 }

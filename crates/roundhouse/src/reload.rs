@@ -61,6 +61,7 @@ pub(crate) struct Reloading {
     source: SettingsSource,
     mounted: Named,
     natives: Named,
+    /// The files of the settings that were read last, and their contents.
     watched: Watched,
     digests: Digests,
 }
@@ -91,9 +92,8 @@ pub(crate) struct Reload {
     bodies: Budget,
     handle: Handle,
     readiness: Readiness,
-    /// The files as they were when they were read last are in `reloading`. These are the files as they
-    /// were when they were applied last: one of them may have changed together with settings that
-    /// were refused.
+    /// The files as they were applied last. Those of `reloading` are the ones that were read last: they
+    /// differ if settings were refused.
     applied: Digests,
     /// How many tenants were removed.
     removals: u64,
@@ -196,7 +196,7 @@ impl Reload {
         homes::create(&plan.homes)?;
         naming.keep();
         let is_rotated = |file: &Path| self.applied.is_changed_in(&self.reloading.digests, file);
-        let changes = Changes::between(&self.settings.tenants, &settings.tenants, is_rotated);
+        let changes = Changes::between(&self.settings, &settings, is_rotated);
 
         let mut removed = Vec::new();
         for name in &changes.removed {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,37 @@ use crate::sandbox::{Network, Protection, Protections, RunAs, Sandbox};
 /// How long a start may take if nothing is set.
 const START: Duration = Duration::from_secs(60);
 
+/// Environment variables by name. Their values may be secrets, so `Debug` has the names only.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(transparent)]
+pub struct Variables(BTreeMap<String, String>);
+
+impl Deref for Variables {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Variables {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl From<BTreeMap<String, String>> for Variables {
+    fn from(variables: BTreeMap<String, String>) -> Self {
+        Self(variables)
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 /// A program that is a tenant's MCP server.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -26,7 +58,7 @@ pub struct StdioSettings {
     pub args: Vec<String>,
     /// Environment variables, in addition to the inherited ones. They override those.
     #[serde(default)]
-    pub env: BTreeMap<String, String>,
+    pub env: Variables,
     /// The working directory; the node's own by default.
     #[serde(default)]
     pub cwd: Option<PathBuf>,
@@ -137,7 +169,7 @@ impl StdioSettings {
         Self {
             command: command.into(),
             args: args.into_iter().map(Into::into).collect(),
-            env: BTreeMap::new(),
+            env: Variables::default(),
             cwd: None,
             start_secs: None,
             start_kept_secs: default_start_kept_secs(),

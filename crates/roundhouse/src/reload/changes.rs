@@ -1,10 +1,10 @@
 //! Which tenants differ between two settings, and what the log says about them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::watched::files_of;
-use crate::settings::{Settings, TenantSettings};
+use crate::settings::Settings;
 
 /// Most names that a log line has.
 const NAMES_SHOWN_MAX: usize = 20;
@@ -20,21 +20,23 @@ pub(super) struct Changes {
 impl Changes {
     /// The tenants of which the settings differ, or a file that they name.
     pub(super) fn between(
-        old: &BTreeMap<String, TenantSettings>,
-        new: &BTreeMap<String, TenantSettings>,
+        old: &Settings,
+        new: &Settings,
         is_rotated: impl Fn(&Path) -> bool,
     ) -> Self {
         let mut changes = Self::default();
-        for (name, written) in new {
-            match old.get(name) {
+        let has_rotated =
+            |name: &str, tenant| files_of(name, tenant, new).iter().any(|file| is_rotated(file));
+        for (name, written) in &new.tenants {
+            match old.tenants.get(name) {
                 None => drop(changes.added.insert(name.clone())),
-                Some(former) if former != written || files_of(written).any(&is_rotated) => {
+                Some(former) if former != written || has_rotated(name, written) => {
                     changes.changed.insert(name.clone());
                 }
                 Some(_) => {}
             }
         }
-        let gone = old.keys().filter(|name| !new.contains_key(*name));
+        let gone = old.tenants.keys().filter(|name| !new.tenants.contains_key(*name));
         changes.removed.extend(gone.cloned());
         changes
     }
@@ -81,6 +83,7 @@ fn shown<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::TenantSettings;
 
     #[test]
     fn tenants_are_added_changed_and_removed() {
@@ -91,7 +94,8 @@ mod tests {
         let old = [("a", None), ("b", None), ("c", Some(1))];
         let new = [("b", None), ("c", Some(2)), ("d", None)];
         let [old, new] = [old, new].map(|all| {
-            all.into_iter().map(|(name, rerun)| (name.to_owned(), tenant(rerun))).collect()
+            let tenants = all.into_iter().map(|(name, rerun)| (name.to_owned(), tenant(rerun)));
+            Settings { tenants: tenants.collect(), ..Settings::default() }
         });
         let expected = Changes {
             added: ["d".to_owned()].into(),

@@ -1,7 +1,8 @@
 //! The files of which the settings of a node are made.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::secrets;
 use crate::settings::{BackendSettings, Digests, FILE_BYTES_MAX, Settings, TenantSettings, folder};
 
 /// The files of which the settings of a node are made: the settings file, the files of the folder of
@@ -16,7 +17,8 @@ pub(super) struct Watched {
 impl Watched {
     /// The files of these settings, which were read from `file`.
     pub(super) fn new(file: Option<PathBuf>, settings: &Settings) -> Self {
-        let named = settings.tenants.values().flat_map(files_of).map(Path::to_owned).collect();
+        let named = settings.tenants.iter();
+        let named = named.flat_map(|(name, tenant)| files_of(name, tenant, settings)).collect();
         Self { file, tenants_dir: settings.node.tenants_dir.clone(), named }
     }
 
@@ -45,11 +47,16 @@ impl Watched {
     }
 }
 
-/// The files that the settings of a tenant name, and whose contents its servers get.
-pub(super) fn files_of(tenant: &TenantSettings) -> impl Iterator<Item = &Path> {
-    tenant.backends.values().filter_map(|backend| match backend {
-        BackendSettings::Stdio(stdio) if stdio.env_file.as_os_str().is_empty() => None,
-        BackendSettings::Stdio(stdio) => Some(&*stdio.env_file),
-        BackendSettings::Native(_) => None,
-    })
+/// The files that a tenant names, and whose contents its servers get: files of variables and secrets.
+pub(super) fn files_of(name: &str, tenant: &TenantSettings, settings: &Settings) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for backend in tenant.backends.values() {
+        let BackendSettings::Stdio(stdio) = backend else { continue };
+        if !stdio.env_file.as_os_str().is_empty() {
+            files.push(stdio.env_file.clone());
+        }
+        let values = stdio.program.env.values();
+        files.extend(secrets::files_of(&settings.node.secrets_dir, name, values));
+    }
+    files
 }

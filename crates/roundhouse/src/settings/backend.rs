@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::shape::Shape;
 use crate::files;
 use crate::node_variables::NodeVariables;
+use crate::secrets::Secrets;
 
 /// One MCP server of a tenant.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -42,20 +43,34 @@ pub struct StdioFileSettings {
 
 impl StdioFileSettings {
     /// The settings of the program, with the file read and the variables of the node's environment
-    /// added that are passed. `at` names the table in an error.
+    /// added that are passed, and secrets of the tenant in place of references. `at` names the table in
+    /// an error.
     pub(crate) fn read(
+        &self,
+        tenant: &str,
+        at: &str,
+        secrets: &Secrets,
+        variables: &NodeVariables,
+        node_pass_env: &[String],
+    ) -> Result<StdioSettings, Vec<String>> {
+        let mut program = self.program.clone();
+        secrets.resolve(tenant, at, &mut program.env)?;
+        self.add_variables(at, variables, node_pass_env, &mut program).map_err(|why| vec![why])?;
+        Ok(program)
+    }
+
+    fn add_variables(
         &self,
         at: &str,
         variables: &NodeVariables,
         node_pass_env: &[String],
-    ) -> Result<StdioSettings, String> {
-        let mut program = self.program.clone();
+        program: &mut StdioSettings,
+    ) -> Result<(), String> {
         if !self.env_file.as_os_str().is_empty() {
             files::add_variables(&format!("{at}.env_file"), &self.env_file, &mut program.env)?;
         }
         variables.pass(&format!("{at}.pass_env"), &self.pass_env, &mut program.env)?;
-        variables.pass("node.pass_env", node_pass_env, &mut program.env)?;
-        Ok(program)
+        variables.pass("node.pass_env", node_pass_env, &mut program.env)
     }
 }
 

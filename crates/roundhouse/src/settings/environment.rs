@@ -9,13 +9,13 @@ use serde_json::{Map, Value as Json};
 use super::finding::Place;
 use super::shape::join;
 use super::{Problems, Settings};
-use crate::private_environment::{self, MARK, PREFIX, is_setting};
+use crate::private_environment::{self, MARK, PREFIX, is_private, is_secret, is_setting};
 
 /// The beginning of variables that an operator may have meant as settings.
 const NEAR_PREFIX: &str = "ROUNDHOUSE_";
 
 /// The variables of the environment that begin with `ROUNDHOUSE_`, of which those that begin with
-/// `ROUNDHOUSE__` override the file.
+/// `ROUNDHOUSE__` override the file. Secrets of tenants are not among them.
 #[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
@@ -37,14 +37,14 @@ impl Environment {
 
     /// Exactly these variables.
     pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        let is_near = |name: &str| has_prefix(name, NEAR_PREFIX) && name != MARK;
+        let is_near =
+            |name: &str| has_prefix(name, NEAR_PREFIX) && name != MARK && !is_secret(name);
         Self(variables.into_iter().filter(|(name, _)| is_near(name)).collect())
     }
 
     /// The variables that a command from the command line inherits.
     pub(crate) fn inherited() -> impl Iterator<Item = (String, String)> {
-        let is_own = |name: &str| is_setting(name) || name == MARK;
-        std::env::vars_os().filter_map(text).filter(move |(name, _)| !is_own(name))
+        std::env::vars_os().filter_map(text).filter(|(name, _)| !is_private(name))
     }
 
     /// The variable that sets this key, and its value.

@@ -76,6 +76,9 @@ pub struct NodeSettings {
     /// would have under `[tenants.NAME]`. Empty for none. A relative path begins at the folder of the
     /// settings file.
     pub tenants_dir: PathBuf,
+    /// The directory with a directory for each tenant, in which each file is a secret of this tenant.
+    /// Empty for none. A relative path begins at the folder of the settings file.
+    pub secrets_dir: PathBuf,
     /// The most bytes that the sessions of all tenants keep for clients and servers.
     pub session_bytes_max: usize,
     /// Whether stdio servers are separated from the node and from each other, where their backend
@@ -103,6 +106,7 @@ impl Default for NodeSettings {
             drain_secs: 10,
             reload_secs: 2,
             tenants_dir: PathBuf::new(),
+            secrets_dir: PathBuf::new(),
             session_bytes_max: 1 << 30,
             sandbox: Sandbox::Auto,
             tenant_metrics_max: 100,
@@ -149,18 +153,19 @@ impl Settings {
         keys
     }
 
-    /// These settings with the tenants of others.
+    /// These settings with the tenants of others, and where those and their secrets are read.
     pub(crate) fn with_tenants_of(&self, other: Self) -> Self {
-        let node = NodeSettings { tenants_dir: other.node.tenants_dir, ..self.node.clone() };
+        let NodeSettings { tenants_dir, secrets_dir, .. } = other.node;
+        let node = NodeSettings { tenants_dir, secrets_dir, ..self.node.clone() };
         Self { tenants: other.tenants, node, ..self.clone() }
     }
 
-    /// The keys that have other values than in `other`, without tenants and where they are read.
+    /// The keys that have other values than in `other`, except those of [`Self::with_tenants_of`].
     pub(crate) fn keys_changed_in(&self, other: &Self) -> Vec<String> {
         let keys = |settings: &Self| {
             let mut keys = BTreeMap::new();
             shape::leaves("", &Self { tenants: BTreeMap::new(), ..settings.clone() }, &mut keys);
-            keys.remove("node.tenants_dir");
+            keys.retain(|key, _| !matches!(&**key, "node.tenants_dir" | "node.secrets_dir"));
             keys
         };
         let (own, others) = (keys(self), keys(other));

@@ -73,6 +73,9 @@ impl Settings {
         require_programs(&mut root, &mut problems);
         let mut settings = deserialize(root, &mut problems);
         settings.node.tenants_dir = folder.unwrap_or_default();
+        if !settings.node.secrets_dir.as_os_str().is_empty() {
+            settings.node.secrets_dir = folder::beside(file, &settings.node.secrets_dir);
+        }
         problems.end_reading();
         Reading { settings, problems, digests }
     }
@@ -280,7 +283,8 @@ mod tests {
         assert_eq!(acme.tenant.allowed_origins, ["https://a.example", "https://b.example"]);
         let BackendSettings::Stdio(files) = &acme.backends["files"] else { panic!("not stdio") };
         let variables = [("API_KEY", "12"), ("UV__x", "y"), ("http_proxy", "http://p")];
-        assert_eq!(files.program.env, variables.map(|(k, v)| (k.into(), v.into())).into());
+        let variables = variables.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        assert_eq!(*files.program.env, std::collections::BTreeMap::from(variables));
     }
 
     #[test]

@@ -190,7 +190,15 @@ fn the_config_map_in_the_documentation_is_a_valid_folder_of_tenants() {
         std::fs::write(tenants.join(name), text).unwrap();
     }
     let main = dir.path().join("roundhouse.toml");
-    std::fs::write(&main, "node.tenants_dir = 'tenants.d'\nnode.sandbox = 'none'\n").unwrap();
+    std::fs::write(
+        &main,
+        "node.tenants_dir = 'tenants.d'\nnode.secrets_dir = '.'\nnode.sandbox = 'none'\n",
+    )
+    .unwrap();
+    let secret = dir.path().join("acme/api-key");
+    std::fs::create_dir(dir.path().join("acme")).unwrap();
+    std::fs::write(&secret, "hunter2").unwrap();
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o400)).unwrap();
     // Not every machine has the programs.
     for program in ["npx", "uvx"] {
         let program = dir.path().join(program);
