@@ -263,9 +263,9 @@ impl Kinds<'_> {
                 // Without its shares the tenant would have no bounds.
                 let shares = self.budgets.stdio_shares(tenant);
                 let shares = shares.ok_or_else(|| {
-                    format!(
+                    vec![format!(
                         "`{at}` cannot be counted: the node has no share for its tenant; restart it"
-                    )
+                    )]
                 })?;
                 let backend =
                     StdioBackend::sharing(backend, program, protections, children, shares);

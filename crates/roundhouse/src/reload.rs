@@ -22,9 +22,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::advice::Advice;
 use self::changes::{Changes, warn_of_other_changes};
 use self::watched::Watched;
+use crate::advice::Advice;
 use crate::homes;
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
 use crate::plan::{Base, Named, Plan, Shared};

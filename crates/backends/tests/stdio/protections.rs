@@ -1,5 +1,6 @@
 //! Each protection of a server: an action fails with the protection, and succeeds without it.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 
 use backends::guard::Guard;
@@ -78,7 +79,7 @@ async fn a_server_writes_only_below_the_listed_paths() {
     // A server may have another folder of temporary files than the node.
     let own = folder.path().join("own");
     std::fs::create_dir(&own).unwrap();
-    let env = [("TMPDIR".to_owned(), own.display().to_string())].into();
+    let env = BTreeMap::from([("TMPDIR".to_owned(), own.display().to_string())]).into();
     let settings = StdioSettings { env, ..settings };
     assert!(holds(settings.clone(), &writes(&own.join("inside")), granted()).await);
     let of_node = writes(&std::env::temp_dir().join(format!("of-node-{}", std::process::id())));
