@@ -41,9 +41,6 @@ pub(crate) fn compare() -> Result<()> {
     for words in [vec![]].into_iter().chain(names.iter().map(|name| vec![name.as_str()])) {
         let title = std::iter::once("roundhouse").chain(words.iter().copied()).collect::<Vec<_>>();
         let help = help(&words)?;
-        ensure!(help.contains("Examples:\n"), "{title:?}: the help has no example");
-        ensure!(help.contains("ROUNDHOUSE__"), "{title:?}: the help does not name the variables");
-        ensure!(help.contains("docs/configuration.md"), "{title:?}: the help names no reference");
         let text: Vec<&str> = help.lines().map(str::trim_end).collect();
         expected.push_str(&format!(
             "## `{}`\n\n<!-- test: picture -->\n```\n{}\n```\n\n",
