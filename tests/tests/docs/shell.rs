@@ -17,7 +17,7 @@ use tests::{nodes, processes, tools};
 use crate::pages::{self, Block, Context};
 
 /// The longest time of a group of commands.
-const PATIENCE: Duration = Duration::from_secs(420);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What stands for `cargo` in a reader's commands.
 const CARGO: &str = r#"#!/bin/sh
