@@ -65,22 +65,35 @@ pub(crate) fn inspect(folder: &Path) -> Result<Vec<String>, String> {
 }
 
 /// Prepares this directory for the cgroups of servers: enables its controllers, and removes the empty
-/// cgroups of an earlier node. For a node that starts.
+/// cgroups of nodes that have ended. For a node that starts.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     for controller in controllers(folder)? {
         fs::write(folder.join(ENABLED), format!("+{controller}"))
             .map_err(|error| format!("the controller `{controller}` cannot be enabled: {error}"))?;
     }
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            // Fails if another node uses it.
+        let name = entry.file_name();
+        let server = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        // That of another node may be empty because its server starts in this moment.
+        if server.is_some_and(|server| !is_of_running_node(server)) {
+            // Fails if it has processes.
             let _ = fs::remove_dir(entry.path());
         }
     }
-    let trial = Cgroup::create(folder, "trial", &CgroupLimits::default())
+    let trial = format!("{}.trial", std::process::id());
+    let trial = Cgroup::create(folder, &trial, &CgroupLimits::default())
         .map_err(|error| format!("no cgroup can be created in it: {error}"))?;
     drop(trial);
     Ok(())
+}
+
+/// Whether the node that a cgroup's name begins with runs, or another process that has its number now.
+/// Its cgroup is then removed by a later node.
+fn is_of_running_node(name: &str) -> bool {
+    let node = name.split('.').next().and_then(|node| node.parse::<u32>().ok());
+    node.is_some_and(|node| {
+        node != std::process::id() && Path::new(&format!("/proc/{node}")).exists()
+    })
 }
 
 /// The controllers of this directory that the node asks for.
@@ -99,7 +112,8 @@ const PREFIX: &str = "server-";
 pub(super) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Creates a cgroup. `name` is unique on the machine.
+    /// Creates a cgroup. `name` is unique on the machine, and begins with the number of the node's
+    /// process and a full stop.
     pub(super) fn create(folder: &Path, name: &str, limits: &CgroupLimits) -> io::Result<Self> {
         let path = folder.join(format!("{PREFIX}{name}"));
         fs::create_dir(&path)?;
@@ -130,5 +144,25 @@ impl Drop for Cgroup {
             }
         }
         tracing::warn!(cgroup = ?self.0, "the cgroup of a stdio server cannot be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_removes_the_cgroups_of_nodes_that_have_ended_and_of_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
+        // The kernel gives no process the second number; the third is that of an earlier process
+        // with the number of this one.
+        let parent = std::os::unix::process::parent_id();
+        let own = std::process::id();
+        let names = [format!("{parent}.1.0"), "4294967295.1.0".to_owned(), format!("{own}.1.0")];
+        let paths = names.map(|name| folder.path().join(format!("{PREFIX}{name}")));
+        paths.iter().for_each(|path| fs::create_dir(path).unwrap());
+        prepare(folder.path()).unwrap();
+        assert_eq!(paths.map(|path| path.exists()), [true, false, false]);
     }
 }
