@@ -34,6 +34,8 @@ pub(crate) enum Context {
     Check { in_cluster: bool },
     /// `part of PATH`: the file has these lines in this order. `…` stands for any text.
     PartOf { path: String },
+    /// `tested by NAME`: the test of this name in `crates` reads the block and checks it.
+    TestedBy { test: String },
     /// `promql`: Prometheus can read the expression.
     Promql,
     /// `picture`: a drawing, or a form of a name, for the reader.
@@ -151,6 +153,9 @@ fn parse(words: &str) -> Result<Context> {
     }
     if let Some(path) = words.strip_prefix("part of ") {
         return Ok(Context::PartOf { path: path.to_owned() });
+    }
+    if let Some(test) = words.strip_prefix("tested by ") {
+        return Ok(Context::TestedBy { test: test.to_owned() });
     }
     if let Some(reason) = words.strip_prefix("not run: ") {
         return Ok(Context::NotRun { reason: reason.to_owned() });

@@ -179,40 +179,68 @@ fn config_map() -> Vec<(String, String)> {
     files
 }
 
-#[test]
-fn the_config_map_in_the_documentation_is_a_valid_folder_of_tenants() {
+/// A folder with a folder of tenants, the secrets of the tenant `acme`, and the programs of the pages,
+/// which not every machine has.
+fn folder_of_tenants(files: &[(String, String)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let tenants = dir.path().join("tenants.d");
     std::fs::create_dir(&tenants).unwrap();
-    let files = config_map();
-    assert!(files.len() > 1, "{files:?}");
-    for (name, text) in &files {
+    for (name, text) in files {
         std::fs::write(tenants.join(name), text).unwrap();
     }
-    let main = dir.path().join("roundhouse.toml");
-    std::fs::write(
-        &main,
-        "node.tenants_dir = 'tenants.d'\nnode.secrets_dir = '.'\nnode.sandbox = 'none'\n",
-    )
-    .unwrap();
-    let secret = dir.path().join("acme/api-key");
     std::fs::create_dir(dir.path().join("acme")).unwrap();
-    std::fs::write(&secret, "hunter2").unwrap();
-    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o400)).unwrap();
-    // Not every machine has the programs.
-    for program in ["npx", "uvx"] {
-        let program = dir.path().join(program);
-        std::fs::write(&program, "").unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    for (name, mode) in
+        [("acme/api-key", 0o400), ("acme/db-password", 0o400), ("npx", 0o755), ("uvx", 0o755)]
+    {
+        let file = dir.path().join(name);
+        std::fs::write(&file, "hunter2").unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
     }
+    dir
+}
+
+/// Checks settings in such a folder; returns what `check` prints if it accepts them.
+fn accepted(dir: &Path, more: &str) -> String {
+    let main = dir.join("roundhouse.toml");
+    let head = "node.tenants_dir = 'tenants.d'\nnode.secrets_dir = '.'\nnode.sandbox = 'none'\n";
+    std::fs::write(&main, format!("{head}{more}")).unwrap();
     let mut check = roundhouse(&["check", main.to_str().unwrap()]);
-    let output = check.env("PATH", dir.path()).output().unwrap();
-    let code = output.status.code();
+    check.env("PATH", dir).env("ROUNDHOUSE_SECRET_ACME__DB_USER", "acme");
+    let output = check.output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
+    stdout
+}
+
+#[test]
+fn the_config_map_in_the_documentation_is_a_valid_folder_of_tenants() {
+    let files = config_map();
+    assert!(files.len() > 1, "{files:?}");
+    let dir = folder_of_tenants(&files);
+    let stdout = accepted(dir.path(), "");
     for (name, _) in &files {
         let tenant = name.strip_suffix(".toml").expect("a file of a tenant");
         assert!(stdout.contains(&format!("tenant {tenant}: /{tenant}/mcp")), "{stdout}");
     }
+}
+
+#[test]
+fn the_folder_and_the_secrets_in_the_documentation_are_accepted() {
+    let page = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md"),
+    )
+    .unwrap();
+    let block = |with: &str| {
+        let block = page.split("```toml\n").find(|block| block.contains(with)).expect(with);
+        block.split("```").next().unwrap().to_owned()
+    };
+    let file = ("acme.toml".to_owned(), block("# tenants.d/acme.toml"));
+    let dir = folder_of_tenants(&[file]);
+    assert!(accepted(dir.path(), "").contains("tenant acme: /acme/mcp"));
+
+    let secrets = block("${env:DB_USER}").replace("command = \"server\"", "command = \"npx\"");
+    let dir = folder_of_tenants(&[]);
+    let stdout = accepted(dir.path(), &format!("tenants.acme.auth = 'open'\n{secrets}"));
+    assert!(stdout.contains("tenant acme: /acme/mcp") && !stdout.contains("hunter2"), "{stdout}");
 }
