@@ -147,6 +147,9 @@ async fn long_fifteen_servers_start_behind_a_private_authority_with_empty_caches
     }
     let failures: Vec<String> = failures.iter().map(|failure| format!("{failure:?}")).collect();
     ensure!(failures.is_empty(), "{}\n{}", failures.join("\n\n"), node.output());
+    if only.is_some() {
+        return Ok(());
+    }
     // The packages came through the mirror.
     let requests = registry.requests();
     for package in ["mongodb-mcp-server-3.0.4.tgz", "mcp_server_time-2026.10.19"] {
