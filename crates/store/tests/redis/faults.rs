@@ -395,7 +395,8 @@ async fn a_session_writes_no_key_but_its_own_two() {
 async fn an_operation_is_one_round_trip() {
     let server = Server::start(&[]);
     let proxy = Proxy::to(server.port).await;
-    let store = open(&proxy.url());
+    // Appends that are sent while one window ends and the next one begins would be two writes.
+    let store = open_with(Settings { append_window_ms: 0, ..Settings::at(&proxy.url()) });
     let session = Session::made(&store).await;
     let mut others = Vec::new();
     for _ in 0..200 {
