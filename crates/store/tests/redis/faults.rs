@@ -396,7 +396,7 @@ async fn an_operation_is_one_round_trip() {
     let server = Server::start(&[]);
     let proxy = Proxy::to(server.port).await;
     // Appends that are sent while one window ends and the next one begins would be two writes.
-    let store = open_with(Settings { append_window_ms: 0, ..Settings::at(&proxy.url()) });
+    let store = open_with(Settings { append_window_ms: 0, ..Settings::at(proxy.url()) });
     let session = Session::made(&store).await;
     let mut others = Vec::new();
     for _ in 0..200 {
