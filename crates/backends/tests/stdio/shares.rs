@@ -49,7 +49,12 @@ async fn the_servers_of_one_tenant_leave_another_its_part() {
     assert!(matches!(talk.next().await, Some(LinkEvent::Up)), "the other tenant has its share");
     drop((running, talk));
     node.stopped().await;
-    assert_eq!(one.children.used(), 0);
+    // Its place is given back a moment after a server has stopped.
+    let began = Instant::now();
+    while one.children.used() > 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "a place was not given back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Writes a long line without an end, and then waits.
