@@ -110,23 +110,22 @@ impl Persisted {
 
     /// The server confirmed a subscription.
     pub(crate) fn subscribe(&mut self, uri: Box<str>) {
-        let subscriptions = self.subscriptions.get_or_insert_with(Subscriptions::default);
-        if let Some(journal) = self.journal.get_mut() {
-            journal.note(Change::Subscribed(uri.clone()));
+        if !self.subscriptions().contains(&uri) {
+            self.note(|| Change::Subscribed(uri.clone()));
+            self.subscriptions.get_or_insert_with(Subscriptions::default).add_uri(uri);
         }
-        self.is_changed |= subscriptions.add_uri(uri);
     }
 
     /// The server confirmed that a subscription has ended.
     pub(crate) fn unsubscribe(&mut self, uri: &str) {
         let Some(subscriptions) = self.subscriptions.get_mut() else { return };
-        if let Some(journal) = self.journal.get_mut() {
-            journal.note(Change::Unsubscribed(uri.into()));
+        if !subscriptions.remove_uri(uri) {
+            return;
         }
-        self.is_changed |= subscriptions.remove_uri(uri);
         if subscriptions.uris().is_empty() {
             self.subscriptions.clear();
         }
+        self.note(|| Change::Unsubscribed(uri.into()));
     }
 
     /// Did the client subscribe to this resource, or to one that it is part of (RES-06)?
@@ -188,8 +187,10 @@ impl Persisted {
     /// once the record holds it. A duplex session has no next owner.
     pub(crate) fn save_cancelled(&mut self, context: &StepContext<'_>, id: &RequestId) {
         if !context.is_duplex() && !mutant!("forget_a_cancellation") {
-            let is_new = self.ids.get_or_insert_with(Ids::default).cancelled.add_id(id);
-            self.note_id(is_new, || Change::Cancelled(id.clone()));
+            let ids = self.ids.get_or_insert_with(Ids::default);
+            if ids.cancelled.add_id(id) {
+                self.note(|| Change::Cancelled(id.clone()));
+            }
         }
     }
 
@@ -201,13 +202,15 @@ impl Persisted {
     /// Saves the id of a request for which the client is sent a server request on another stream.
     pub(crate) fn save_sent_server_request(&mut self, id: &RequestId) {
         let ids = self.ids.get_or_insert_with(Ids::default);
-        let is_new = ids.with_server_requests.add_id(id);
-        self.note_id(is_new, || Change::WithServerRequest(id.clone()));
+        if ids.with_server_requests.add_id(id) {
+            self.note(|| Change::WithServerRequest(id.clone()));
+        }
     }
 
-    fn note_id(&mut self, is_new: bool, change: impl FnOnce() -> Change) {
-        self.is_changed |= is_new;
-        if let Some(journal) = self.journal.get_mut().filter(|_| is_new) {
+    /// The subscriptions or the ids have changed.
+    fn note(&mut self, change: impl FnOnce() -> Change) {
+        self.is_changed = true;
+        if let Some(journal) = self.journal.get_mut() {
             journal.note(change());
         }
     }

@@ -86,3 +86,18 @@ fn a_session_that_moves_leaves_a_whole_state_which_older_nodes_read() {
 fn is_whole(world: &World) -> bool {
     serde_json::from_slice::<serde_json::Value>(&world.state.1).is_ok()
 }
+
+/// A client that subscribes again and again changes nothing, so nothing of it is kept.
+#[test]
+fn what_changes_nothing_of_a_long_state_is_neither_saved_nor_kept_for_later() {
+    let mut world = subscribed();
+    world.saves.clear();
+    for _ in 0..50 {
+        subscribe(&mut world, 7, "subscribe");
+        subscribe(&mut world, 99, "unsubscribe");
+    }
+    assert_eq!(world.saves, [0; 0]);
+    subscribe(&mut world, 7, "unsubscribe");
+    assert!(world.saves.iter().all(|bytes| *bytes < 9_000), "{:?}", world.saves);
+    assert_eq!(world.saves.len(), 1);
+}

@@ -16,7 +16,7 @@ use crate::settings::{BackendSettings, Settings};
 /// Most pages of tools that are read of a server.
 const PAGES_MAX: usize = 100;
 
-/// What a program is told to be that sends `initialize`: no server ever does.
+/// The reason for a program that sends `initialize`, which no server does.
 const SENT_BACK: &str =
     "sent our own `initialize` back; it is not an MCP server: check `command` and `args`";
 
@@ -61,7 +61,7 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
     started
 }
 
-/// How long a start of the tenant's server may take, and the key that says so.
+/// How long a start of the tenant's server may take, and the key of that setting.
 fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
     let backends = settings.tenants.get(tenant).into_iter().flat_map(|t| &t.backends);
     let own = backends.filter_map(|(name, backend)| match backend {

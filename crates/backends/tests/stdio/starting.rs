@@ -157,12 +157,16 @@ async fn a_server_whose_answer_arrived_ends_with_its_session() {
     timeout(PATIENCE, children.stopped()).await.unwrap();
 }
 
+/// A slow server on a node that may have one.
+fn only_one(folder: &tempfile::TempDir) -> StdioBackend {
+    let children = Children::new(ChildrenSettings { children_max: 1 }, None, environment());
+    backend(slow(&folder.path().join("gate")), &children)
+}
+
 #[tokio::test]
 async fn a_kept_start_makes_room_for_a_client_that_waits() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = ChildrenSettings { children_max: 1 };
-    let children = Children::new(settings, None, environment());
-    let backend = backend(slow(&folder.path().join("gate")), &children);
+    let backend = only_one(&folder);
     let mut first = talk(&backend, &ADA, INITIALIZE);
     up(&mut first).await;
     let pid = first.pids().await;
@@ -175,9 +179,7 @@ async fn a_kept_start_makes_room_for_a_client_that_waits() {
 #[tokio::test]
 async fn a_start_that_is_given_up_later_makes_room_as_well() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = ChildrenSettings { children_max: 1 };
-    let children = Children::new(settings, None, environment());
-    let backend = backend(slow(&folder.path().join("gate")), &children);
+    let backend = only_one(&folder);
     let mut first = talk(&backend, &ADA, INITIALIZE);
     up(&mut first).await;
     let pid = first.pids().await;
