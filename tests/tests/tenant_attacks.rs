@@ -124,7 +124,7 @@ fn with_descriptors(folder: &std::path::Path, count: usize) -> Result<std::path:
 #[tokio::test]
 async fn idle_connections_keep_out_neither_operators_nor_new_clients() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let program = with_descriptors(folder.path(), 200)?;
+    let program = with_descriptors(folder.path(), 300)?;
     let node = Node::start(&Setup::config(TENANTS).program(program))?;
     let quiet = Client::open(node.mcp("quiet"), NEWEST).await?;
     let mut events = quiet.listen().await?;
