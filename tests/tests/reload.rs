@@ -13,6 +13,8 @@ use tests::mcp::{Client, final_response};
 use tests::{Node, Setup, processes, tools};
 use tokio::time::{sleep, timeout};
 
+#[path = "reload/bounds.rs"]
+mod bounds;
 #[path = "reload/folder.rs"]
 mod folder;
 #[path = "reload/secrets.rs"]

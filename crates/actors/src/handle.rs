@@ -259,6 +259,17 @@ impl Handle {
         self.node.context.replace_cares(cares);
     }
 
+    /// Divides half of `sessions_max` anew among these tenants, each with the most sessions that it may
+    /// have. See [`Budget::divide`](budget::Budget::divide).
+    pub fn divide_sessions(&self, tenant_sessions_max: HashMap<Arc<str>, usize>) {
+        self.node.registry.divide(tenant_sessions_max.into_iter());
+    }
+
+    /// Forgets a tenant that was removed from the settings, after its sessions have ended.
+    pub fn forget_tenant(&self, tenant: &str) {
+        self.node.registry.forget_tenant(tenant);
+    }
+
     /// Ends the sessions of a tenant on this node: each one once none of its requests is in flight, and
     /// all of them after `grace`. Returns when none is left, at most a moment after `grace`. Also ends the
     /// sessions that are created meanwhile, until the future is dropped.

@@ -100,15 +100,35 @@ impl Slots {
     /// Divides half of the slots among these tenants. A tenant that may have fewer sessions than its
     /// part has a smaller part.
     fn new(sessions_max: usize, tenants: impl ExactSizeIterator<Item = (Arc<str>, usize)>) -> Self {
-        let count = tenants.len();
+        let budget = Budget::new(sessions_max, []);
+        let mut slots = Self { budget, unnamed: HashMap::new(), taken: 0 };
+        slots.divide(tenants);
+        slots
+    }
+
+    /// Divides half of the slots anew.
+    fn divide(&mut self, tenants: impl ExactSizeIterator<Item = (Arc<str>, usize)>) {
+        let (sessions_max, count) = (self.budget.max(), tenants.len());
         let shares = tenants.map(|(tenant, most)| {
             let ShareLimits { min, .. } =
                 ShareLimits::of_one(sessions_max, count, usize::MAX, Some(most));
             // Restored sessions may exceed the tenant's maximum.
             (tenant, ShareLimits { min, max: sessions_max })
         });
-        let budget = Budget::new(sessions_max, shares, || {});
-        Self { budget, unnamed: HashMap::new(), taken: 0 }
+        let shares: Vec<_> = shares.collect();
+        // A tenant that had sessions before it had settings goes on with the same share.
+        for (tenant, _) in &shares {
+            if let Some(share) = self.unnamed.remove(tenant) {
+                self.budget.name(share);
+            }
+        }
+        self.budget.divide(shares);
+    }
+
+    /// Forgets a tenant that has no settings any more. The slots that it still has stay counted.
+    fn forget_tenant(&mut self, tenant: &str) {
+        let share = self.budget.remove(tenant).filter(|share| share.used() > 0);
+        self.unnamed.extend(share.map(|share| (Arc::clone(share.tenant()), share)));
     }
 
     fn share(&mut self, tenant: &Arc<str>) -> Share {
@@ -162,6 +182,17 @@ impl Registry {
             empty: Notify::new(),
             gone: Notify::new(),
         }
+    }
+
+    /// Divides half of the slots anew among these tenants, each with the most sessions that it may have.
+    /// See [`Budget::divide`].
+    pub(crate) fn divide(&self, tenants: impl ExactSizeIterator<Item = (Arc<str>, usize)>) {
+        lock(&self.slots).divide(tenants);
+    }
+
+    /// Forgets a tenant that has no settings any more.
+    pub(crate) fn forget_tenant(&self, tenant: &str) {
+        lock(&self.slots).forget_tenant(tenant);
     }
 
     /// Takes a slot for a new session, if the node and the tenant have a free one, and the tenant's
@@ -464,6 +495,31 @@ mod tests {
         assert_eq!(taken.len(), 3);
         taken.into_iter().for_each(|slot| slots.give_back(slot));
         assert_eq!((slots.taken, slots.budget.used()), (0, 0));
+    }
+
+    #[test]
+    fn slots_that_are_divided_anew_are_no_more_than_before() {
+        let mut slots = Slots::new(100, [("one".into(), 1_000)].into_iter());
+        let mut of_one = taken_by(&mut slots, "one", 1_000);
+        assert_eq!(of_one.len(), 100);
+        slots.divide([("one".into(), 1_000), ("late".into(), 1_000)].into_iter());
+        assert!(taken_by(&mut slots, "late", 1_000).is_empty(), "all are taken");
+        of_one.drain(..40).for_each(|slot| slots.give_back(slot));
+        assert_eq!(taken_by(&mut slots, "one", 1_000).len(), 15, "a quarter is kept for the other");
+    }
+
+    #[test]
+    fn a_tenant_has_one_share_before_during_and_after_it_has_settings() {
+        let mut slots = slots([("one", 40), ("other", 40)]);
+        let of_late = taken_by(&mut slots, "late", 3);
+        let three = ["one", "other", "late"].map(|name| (name.into(), 4));
+        slots.divide(three.clone().into_iter());
+        assert_eq!(taken_by(&mut slots, "late", 4).len(), 1, "it has three already");
+        slots.divide(three.into_iter().take(2));
+        slots.forget_tenant("late");
+        assert_eq!(slots.unnamed.len(), 1);
+        of_late.into_iter().for_each(|slot| slots.give_back(slot));
+        assert_eq!((slots.taken, slots.budget.used(), slots.unnamed.len()), (1, 0, 1));
     }
 
     #[test]

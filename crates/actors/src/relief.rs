@@ -52,7 +52,8 @@ const SHOWN_EVERY: Duration = Duration::from_secs(1);
 /// After a relief a tenant keeps an eighth less than its share, so that the next bytes do not lead
 /// to another.
 fn is_relieved(share: &Share) -> bool {
-    !share.is_exceeded() && share.used() <= share.max() - share.max() / 8
+    let max = share.max();
+    !share.is_exceeded() && share.used() <= max - max / 8
 }
 
 /// Performs relief each time a share is exceeded, for as long as the node exists. `may_sleep` says

@@ -22,7 +22,7 @@ impl SessionBytes {
     pub fn new(max: usize, tenants: impl IntoIterator<Item = (Arc<str>, ShareLimits)>) -> Self {
         let excess = Arc::new(Notify::new());
         let notify = Arc::clone(&excess);
-        Self { budget: Budget::new(max, tenants, move || notify.notify_one()), excess }
+        Self { budget: Budget::notifying(max, tenants, move || notify.notify_one()), excess }
     }
 
     /// A budget without a bound.
@@ -46,10 +46,14 @@ impl SessionBytes {
         self.share(tenant).unwrap_or_else(|| self.budget.unnamed_share(tenant))
     }
 
-    /// Names a tenant that was added to the settings, with the most bytes that it may keep. See
-    /// [`Budget::add`].
-    pub fn add(&self, tenant: &Arc<str>, max: usize) -> bool {
-        self.budget.add(tenant, max)
+    /// Divides the bytes anew among these tenants. See [`Budget::divide`].
+    pub fn divide(&self, tenants: impl IntoIterator<Item = (Arc<str>, ShareLimits)>) {
+        self.budget.divide(tenants);
+    }
+
+    /// Names a tenant before the bytes are divided anew. See [`Budget::name`].
+    pub fn name(&self, tenant: &str) -> bool {
+        self.budget.name(self.budget.unnamed_share(tenant))
     }
 
     /// Forgets a tenant that was removed from the settings. See [`Budget::remove`].

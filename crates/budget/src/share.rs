@@ -1,10 +1,10 @@
 //! The share of one tenant, and the amounts that are taken from it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::Total;
+use crate::{Kind, ShareLimits, Total};
 
 /// The share of one tenant. Cheap to clone.
 #[derive(Clone)]
@@ -12,8 +12,9 @@ pub struct Share(Arc<Inner>);
 
 struct Inner {
     tenant: Arc<str>,
-    min: usize,
-    max: usize,
+    /// Read while an amount changes, so that the bounds are the same before and after that. Written
+    /// only when the budget is divided anew.
+    limits: RwLock<ShareLimits>,
     used: AtomicUsize,
     total: Arc<Total>,
 }
@@ -31,9 +32,32 @@ impl fmt::Display for Exhausted {
 impl std::error::Error for Exhausted {}
 
 impl Share {
-    pub(crate) fn new(tenant: Arc<str>, min: usize, max: usize, total: &Arc<Total>) -> Self {
+    /// A share of which nothing is used, without a minimum and with all of the total as its maximum.
+    pub(crate) fn new(tenant: Arc<str>, total: &Arc<Total>) -> Self {
+        let limits = RwLock::new(ShareLimits { min: 0, max: total.max });
         let used = AtomicUsize::new(0);
-        Self(Arc::new(Inner { tenant, min, max, used, total: Arc::clone(total) }))
+        Self(Arc::new(Inner { tenant, limits, used, total: Arc::clone(total) }))
+    }
+
+    /// Gives the share other bounds, of which the maximum is at most the total.
+    pub(crate) fn limit(&self, new: ShareLimits) {
+        let mut limits = self.0.limits.write().unwrap_or_else(PoisonError::into_inner);
+        // Nothing is taken or released under this lock.
+        let used = self.used();
+        let (before, after) = (limits.committed_by(used), new.committed_by(used));
+        self.0.total.committed.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
+        self.0.total.committed.fetch_sub(before.saturating_sub(after), Ordering::Relaxed);
+        *limits = new;
+    }
+
+    fn locked_limits(&self) -> RwLockReadGuard<'_, ShareLimits> {
+        // No code panics under the lock, so the bounds are right in any case.
+        self.0.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bounds at this moment.
+    pub fn limits(&self) -> ShareLimits {
+        *self.locked_limits()
     }
 
     /// The tenant's name.
@@ -48,12 +72,12 @@ impl Share {
 
     /// The most that the tenant can take.
     pub fn max(&self) -> usize {
-        self.0.max.min(self.0.total.max)
+        self.limits().max
     }
 
     /// The amount that no other tenant can take.
     pub fn min(&self) -> usize {
-        self.0.min
+        self.limits().min
     }
 
     /// Takes an amount, or refuses and takes nothing.
@@ -71,10 +95,11 @@ impl Share {
     /// How much the tenant has to release: what exceeds its maximum, or else its part of what
     /// exceeds the total.
     pub fn excess(&self) -> usize {
-        let used = self.used();
-        let over_total = self.committed().saturating_sub(self.0.total.max);
-        let over_max = used.saturating_sub(self.max());
-        over_max.max(over_total.min(used.saturating_sub(self.0.min)))
+        let (used, limits) = (self.used(), self.limits());
+        let committed = self.0.total.committed.load(Ordering::Relaxed);
+        let over_total = committed.saturating_sub(self.0.total.max);
+        let over_max = used.saturating_sub(limits.max);
+        over_max.max(over_total.min(used.saturating_sub(limits.min)))
     }
 
     /// Counts an amount that a holder keeps by other means than a [`Held`]. The holder must call
@@ -83,9 +108,11 @@ impl Share {
         if amount == 0 {
             return;
         }
-        let (used, committed) = self.add(amount);
-        if used > self.max() || (used > self.0.min && committed > self.0.total.max) {
-            (self.0.total.on_excess)();
+        if let Kind::Strict(taken) = &self.0.total.kind {
+            taken.fetch_add(amount, Ordering::Relaxed);
+        }
+        if self.add(amount).is_err() {
+            self.0.total.notify();
         }
     }
 
@@ -94,40 +121,56 @@ impl Share {
         if amount == 0 {
             return;
         }
-        let before = self.0.used.fetch_sub(amount, Ordering::Relaxed);
-        debug_assert!(before >= amount, "more was released than charged");
-        let after = before.saturating_sub(amount);
-        let freed = self.committed_by(before) - self.committed_by(after);
-        self.0.total.committed.fetch_sub(freed, Ordering::Relaxed);
-    }
-
-    /// Adds an amount. Returns what is used and committed then. Each addition sees another value of
-    /// `used` before it, so the sum of the differences is exact.
-    fn add(&self, amount: usize) -> (usize, usize) {
-        let before = self.0.used.fetch_add(amount, Ordering::Relaxed);
-        let after = before.saturating_add(amount);
-        let more = self.committed_by(after) - self.committed_by(before);
-        let committed = self.0.total.committed.fetch_add(more, Ordering::Relaxed);
-        (after, committed.saturating_add(more))
+        // First: what is taken exceeds what is committed at no time.
+        if let Kind::Strict(taken) = &self.0.total.kind {
+            taken.fetch_sub(amount, Ordering::Relaxed);
+        }
+        self.subtract(amount);
     }
 
     fn try_charge(&self, amount: usize) -> Result<(), Exhausted> {
-        let (used, committed) = self.add(amount);
-        if used > self.max() || (used > self.0.min && committed > self.0.total.max) {
-            self.release(amount);
-            return Err(Exhausted);
-        }
-        Ok(())
+        let taken = self.add(amount).and_then(|()| self.take_of_total(amount));
+        taken.inspect_err(|_| self.subtract(amount))
     }
 
-    /// What the tenant takes of the total when it uses so much: at least its minimum, and at most its
+    /// Adds the amount to what all tenants have taken. Fails only after the budget was divided anew:
+    /// otherwise what is taken is at most what is committed.
+    fn take_of_total(&self, amount: usize) -> Result<(), Exhausted> {
+        let Total { max, kind, .. } = &*self.0.total;
+        let Kind::Strict(taken) = kind else { return Ok(()) };
+        let more = |taken: usize| taken.checked_add(amount).filter(|sum| sum <= max);
+        let taken = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.map(|_| ()).map_err(|_| Exhausted)
+    }
+
+    /// Adds an amount. The error says that the share exceeds its bounds then. Each addition sees
+    /// another value of `used` before it, so the sum of the differences is exact.
+    fn add(&self, amount: usize) -> Result<(), Exhausted> {
+        let limits = self.locked_limits();
+        let before = self.0.used.fetch_add(amount, Ordering::Relaxed);
+        let used = before.saturating_add(amount);
+        let more = limits.committed_by(used) - limits.committed_by(before);
+        let before = self.0.total.committed.fetch_add(more, Ordering::Relaxed);
+        let committed = before.saturating_add(more);
+        let is_over_total = used > limits.min && committed > self.0.total.max;
+        if used > limits.max || is_over_total { Err(Exhausted) } else { Ok(()) }
+    }
+
+    fn subtract(&self, amount: usize) {
+        let limits = self.locked_limits();
+        let before = self.0.used.fetch_sub(amount, Ordering::Relaxed);
+        debug_assert!(before >= amount, "more was released than charged");
+        let after = before.saturating_sub(amount);
+        let freed = limits.committed_by(before) - limits.committed_by(after);
+        self.0.total.committed.fetch_sub(freed, Ordering::Relaxed);
+    }
+}
+
+impl ShareLimits {
+    /// What a tenant takes of the total when it uses so much: at least its minimum, and at most its
     /// maximum. What it records above its maximum is not taken from the others.
-    fn committed_by(&self, used: usize) -> usize {
-        used.clamp(self.0.min, self.max())
-    }
-
-    fn committed(&self) -> usize {
-        self.0.total.committed.load(Ordering::Relaxed)
+    fn committed_by(self, used: usize) -> usize {
+        used.min(self.max).max(self.min)
     }
 }
 

@@ -5,11 +5,17 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn limits((name, min, max): &(&str, usize, usize)) -> (Arc<str>, ShareLimits) {
+    ((*name).into(), ShareLimits { min: *min, max: *max })
+}
+
 fn budget(max: usize, tenants: &[(&str, usize, usize)]) -> Budget {
-    let limits = |(name, min, max): &(&str, usize, usize)| {
-        ((*name).into(), ShareLimits { min: *min, max: *max })
-    };
-    Budget::new(max, tenants.iter().map(limits), || {})
+    Budget::new(max, tenants.iter().map(limits))
+}
+
+/// A budget that may be exceeded.
+fn notifying(max: usize, tenants: &[(&str, usize, usize)]) -> Budget {
+    Budget::notifying(max, tenants.iter().map(limits), || {})
 }
 
 fn share(budget: &Budget, tenant: &str) -> Share {
@@ -46,7 +52,7 @@ fn what_is_held_already_may_exceed_the_share_and_notifies() {
     let notified = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&notified);
     let limits = ShareLimits { min: 0, max: 10 };
-    let budget = Budget::new(100, [("a".into(), limits)], move || {
+    let budget = Budget::notifying(100, [("a".into(), limits)], move || {
         count.fetch_add(1, Ordering::Relaxed);
     });
     let mut held = Held::nothing(&share(&budget, "a"));
@@ -62,7 +68,7 @@ fn what_is_held_already_may_exceed_the_share_and_notifies() {
 
 #[test]
 fn above_the_total_a_tenant_within_its_minimum_has_no_excess() {
-    let budget = budget(100, &[("a", 30, 100), ("b", 30, 100)]);
+    let budget = notifying(100, &[("a", 30, 100), ("b", 30, 100)]);
     let (mut a, mut b) = (Held::nothing(&share(&budget, "a")), Held::nothing(&share(&budget, "b")));
     a.set(90);
     b.set(20);
@@ -74,7 +80,7 @@ fn above_the_total_a_tenant_within_its_minimum_has_no_excess() {
 
 #[test]
 fn what_a_tenant_records_above_its_maximum_is_not_taken_from_the_others() {
-    let budget = budget(100, &[("a", 0, 50), ("b", 0, 50)]);
+    let budget = notifying(100, &[("a", 0, 50), ("b", 0, 50)]);
     let mut a = Held::nothing(&share(&budget, "a"));
     a.set(5_000);
     assert_eq!((share(&budget, "a").excess(), budget.committed()), (4_950, 50));
@@ -116,7 +122,7 @@ proptest! {
     ) {
         let names = ["a", "b", "c"];
         let limits = (0..3).map(|i| (names[i].into(), ShareLimits { min: minima[i], max: maxima[i] }));
-        let budget = Budget::new(100, limits, || {});
+        let budget = Budget::new(100, limits);
         let mut held: Vec<Vec<Held>> = vec![Vec::new(), Vec::new(), Vec::new()];
         for (tenant, amount, gives_back) in steps {
             if gives_back {
@@ -142,34 +148,112 @@ proptest! {
 }
 
 #[test]
-fn a_tenant_that_is_named_later_has_a_maximum_and_takes_no_minimum_of_others() {
-    let limits = ShareLimits { min: 40, max: 100 };
-    let budget = Budget::new(100, [("a".into(), limits)], || {});
-    assert!(budget.share("b").is_none(), "it is not named yet");
-    assert!(budget.add(&"b".into(), 50));
-    assert!(!budget.add(&"b".into(), 10));
-    assert!(!budget.add(&"a".into(), 10));
-    let first = share(&budget, "b").take(45).unwrap();
-    assert!(share(&budget, "b").take(6).is_err(), "its shares are one");
-    assert!(share(&budget, "a").take(55).is_ok(), "`a` keeps its own share");
-    budget.remove("b");
-    budget.remove("a");
-    assert!(budget.share("b").is_none() && budget.share("a").is_some());
-    assert_eq!(budget.committed(), 85, "what it still holds counts");
-    drop(first);
-    assert_eq!(budget.committed(), 40);
+fn a_budget_that_is_divided_anew_takes_nothing_away_and_refuses_until_there_is_room() {
+    let budget = budget(100, &[("a", 40, 100)]);
+    let a = share(&budget, "a");
+    let mut of_a = a.take(90).unwrap();
+    budget.divide([("a", 20, 60), ("b", 30, 50)].iter().map(limits));
+    let b = share(&budget, "b");
+    assert_eq!((a.used(), a.excess(), a.min(), a.max()), (90, 30, 20, 60), "it keeps what it has");
+    assert!(a.take(1).is_err(), "it is above its maximum");
+    let of_b = b.take(10).unwrap();
+    assert!(b.take(1).is_err(), "no more than the total is taken, also within a minimum");
+    of_a.set(70);
+    assert!(a.take(1).is_err() && b.take(20).is_ok(), "what `a` released is for `b`");
+    assert!(b.take(21).is_err(), "the maximum of `a` is not free for others");
+    of_a.set(50);
+    assert!(a.take(10).is_ok(), "it is below its maximum");
+    assert!(b.take(31).is_ok());
+    drop((of_a, of_b));
+    assert_eq!((budget.used(), budget.committed()), (0, 50));
 }
 
 #[test]
-fn a_tenant_of_the_start_keeps_its_share_also_without_a_minimum() {
-    let budget = budget(100, &[("a", 0, 20)]);
-    budget.remove("a");
-    assert_eq!(share(&budget, "a").max(), 20);
+fn a_tenant_that_is_gone_has_no_minimum_and_what_it_holds_counts() {
+    let budget = budget(100, &[("a", 40, 100), ("b", 40, 50)]);
+    let (a, b) = (share(&budget, "a"), share(&budget, "b"));
+    let of_b = b.take(10).unwrap();
+    budget.divide([("a", 40, 100)].iter().map(limits));
+    assert_eq!((b.min(), b.max(), budget.committed()), (0, 50, 50));
+    assert!(a.take(90).is_ok() && a.take(91).is_err());
+    assert!(budget.remove("b").is_some() && budget.share("b").is_none());
+    assert!(a.take(91).is_err(), "what it holds counts");
+    drop(of_b);
+    assert!(a.take(100).is_ok());
+}
+
+#[test]
+fn a_tenant_that_comes_back_before_it_is_forgotten_has_one_share() {
+    let budget = budget(100, &[("a", 40, 100), ("b", 40, 50)]);
+    let of_b = share(&budget, "b").take(10).unwrap();
+    budget.divide([("a", 40, 100)].iter().map(limits));
+    budget.divide([("a", 40, 100), ("b", 40, 50)].iter().map(limits));
+    assert_eq!((share(&budget, "b").used(), budget.committed()), (10, 80));
+    drop(of_b);
+    assert_eq!(budget.committed(), 80);
+}
+
+#[test]
+fn a_share_that_was_named_or_used_before_gets_its_bounds_when_the_budget_is_divided() {
+    let budget = budget(100, &[("a", 40, 100)]);
+    let early = budget.unnamed_share("b");
+    let held = early.take(60).unwrap();
+    assert!(budget.name(early.clone()) && !budget.name(budget.unnamed_share("b")));
+    assert!(!budget.name(budget.unnamed_share("a")));
+    budget.divide([("a", 40, 50), ("b", 30, 50)].iter().map(limits));
+    assert_eq!((early.min(), early.max(), early.excess()), (30, 50, 10));
+    assert_eq!((share(&budget, "a").min(), budget.committed()), (40, 90));
+    drop(held);
+    assert_eq!(budget.committed(), 70);
+}
+
+#[test]
+fn new_bounds_that_are_exceeded_notify() {
+    let notified = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&notified);
+    let tenants = [("a", 0, 100)];
+    let budget = Budget::notifying(100, tenants.iter().map(limits), move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let mut held = Held::nothing(&share(&budget, "a"));
+    held.set(70);
+    budget.divide([("a", 0, 100), ("b", 30, 100)].iter().map(limits));
+    assert_eq!(notified.load(Ordering::Relaxed), 0, "both fit");
+    budget.divide([("a", 0, 100), ("b", 40, 100)].iter().map(limits));
+    assert_eq!((share(&budget, "a").excess(), notified.load(Ordering::Relaxed)), (10, 1));
+    budget.divide([("a", 0, 50)].iter().map(limits));
+    assert_eq!((share(&budget, "a").excess(), notified.load(Ordering::Relaxed)), (20, 2));
+}
+
+#[test]
+fn the_sums_hold_while_threads_take_and_release_and_the_budget_is_divided() {
+    let budget = budget(1_000, &[("a", 100, 500), ("b", 100, 500)]);
+    std::thread::scope(|scope| {
+        for tenant in ["a", "b", "a"] {
+            let budget = &budget;
+            scope.spawn(move || {
+                let share = share(budget, tenant);
+                for amount in 0..10_000 {
+                    let held = share.take(amount % 400);
+                    let _ = share.take(amount % 90);
+                    drop(held);
+                }
+            });
+        }
+        for round in 0..2_000 {
+            let limits_of = |name, n: usize| limits(&(name, n % 300, 300 + n % 400));
+            budget.divide([limits_of("a", round * 7), limits_of("b", round * 11)]);
+        }
+    });
+    let minima: usize = budget.shares().iter().map(Share::min).sum();
+    assert_eq!((budget.used(), budget.committed()), (0, minima));
+    let _all = budget.unnamed_share("c").take(1_000 - minima).unwrap();
+    assert!(budget.unnamed_share("c").take(1).is_err());
 }
 
 #[test]
 fn the_share_with_the_largest_excess_is_the_first() {
-    let budget = budget(100, &[("a", 10, 40), ("b", 0, 40), ("c", 0, 100), ("d", 0, 100)]);
+    let budget = notifying(100, &[("a", 10, 40), ("b", 0, 40), ("c", 0, 100), ("d", 0, 100)]);
     let exceeded =
         || -> Vec<_> { budget.exceeded().iter().map(|share| share.tenant().to_string()).collect() };
     let mut held: Vec<Held> =

@@ -127,16 +127,20 @@ impl Settings {
         &self,
         tenants: impl IntoIterator<Item = (Arc<str>, Option<usize>)>,
     ) -> Budget {
-        let tenants: Vec<_> = tenants.into_iter().collect();
-        let count = tenants.len();
-        let limits = |(name, max)| (name, self.body_share(count, max));
-        Budget::new(self.bodies_bytes_max, tenants.into_iter().map(limits), || {})
+        Budget::new(self.bodies_bytes_max, self.body_shares(tenants))
     }
 
-    /// The bounds of one of so many tenants, for unfinished bodies; `max` is its own, if it has one.
-    pub fn body_share(&self, tenants: usize, max: Option<usize>) -> ShareLimits {
+    /// The bounds of these tenants, for unfinished bodies; each with its maximum, if it has one of
+    /// its own.
+    pub fn body_shares(
+        &self,
+        tenants: impl IntoIterator<Item = (Arc<str>, Option<usize>)>,
+    ) -> Vec<(Arc<str>, ShareLimits)> {
+        let tenants: Vec<_> = tenants.into_iter().collect();
+        let (count, total) = (tenants.len(), self.bodies_bytes_max);
         let min = self.body_bytes_max.saturating_mul(2);
-        ShareLimits::of_one(self.bodies_bytes_max, tenants, min, max)
+        let limits = |(name, max)| (name, ShareLimits::of_one(total, count, min, max));
+        tenants.into_iter().map(limits).collect()
     }
 }
 

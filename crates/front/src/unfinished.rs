@@ -172,7 +172,7 @@ mod tests {
     fn bodies() -> UnfinishedBodies {
         let limits = [("a", 100), ("b", 50)];
         let limits = limits.map(|(name, max)| (name.into(), ShareLimits { min: 20, max }));
-        UnfinishedBodies::new(Budget::new(100, limits, || {}))
+        UnfinishedBodies::new(Budget::new(100, limits))
     }
 
     async fn begun(bodies: &UnfinishedBodies, tenant: &str, bytes: usize) -> Counted {

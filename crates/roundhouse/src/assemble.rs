@@ -80,7 +80,8 @@ impl Plan {
         care
     }
 
-    fn tenant_sessions_max(&self) -> HashMap<Arc<str>, usize> {
+    /// The most sessions of each tenant.
+    pub(crate) fn tenant_sessions_max(&self) -> HashMap<Arc<str>, usize> {
         let tenants = self.tenants.by_name().into_iter();
         tenants.map(|tenant| (Arc::clone(&tenant.name), tenant.sessions_max)).collect()
     }
@@ -98,12 +99,7 @@ impl Plan {
 
     /// The memory for bodies that have not arrived completely.
     fn body_budget(&self) -> Budget {
-        let maximum = |name: &str| {
-            let written = self.settings.tenants.get(name);
-            written.and_then(|written| written.tenant.limits.bodies_bytes_max)
-        };
-        let tenants = self.tenants.by_name().into_iter();
-        self.settings.front.body_budget(tenants.map(|t| (Arc::clone(&t.name), maximum(&t.name))))
+        self.settings.front.body_budget(self.settings.body_maxima())
     }
 
     /// Applies changes of the settings while the node runs, if it has a file.
@@ -170,6 +166,7 @@ impl Plan {
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
         self.prepare_servers()?;
+        self.findings.forget_places();
         let readiness = Readiness::waiting_for("starting");
         // Probes are answered from now on: a node that waits for its store is alive and not ready.
         let operators = Operators::serve(&self.settings.admin, readiness.clone())?;

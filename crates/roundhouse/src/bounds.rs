@@ -6,6 +6,7 @@
 use backends::stdio::CHILDREN_MAX;
 
 use crate::settings::{BackendSettings, Problems, Settings};
+use crate::shares;
 
 /// The bytes of a message between two nodes besides its payload: the caller, the session id, and
 /// the headers that mirror the body.
@@ -28,15 +29,14 @@ pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: 
             "`node.children_max` is {children}; a node runs at most {CHILDREN_MAX} servers"
         ));
     }
+    shares::check_minima(settings, problems);
     check_bodies(settings, problems);
     check_messages(settings, cluster, problems);
 }
 
 /// The largest body must fit into what its tenant may have for bodies.
 fn check_bodies(settings: &Settings, problems: &mut Problems) {
-    let written = settings.tenants.iter();
-    let maxima = written.map(|(name, t)| (name.as_str().into(), t.tenant.limits.bodies_bytes_max));
-    let bodies = settings.front.body_budget(maxima);
+    let bodies = settings.front.body_budget(settings.body_maxima());
     for tenant in settings.tenants.keys() {
         let maximum = bodies.share(tenant).map_or(0, |share| share.max());
         if maximum < settings.front.body_bytes_max {

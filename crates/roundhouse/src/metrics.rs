@@ -71,13 +71,13 @@ mod tests {
     #[test]
     fn the_servers_of_other_tenants_are_shown_only_while_there_are_such_tenants() {
         let limits = ShareLimits { min: 0, max: 2 };
-        let budget = Budget::new(2, [(Arc::from("own"), limits)], || {});
+        let budget = Budget::new(2, [(Arc::from("own"), limits)]);
         let labels = TenantLabels::new([Arc::from("own")], 1);
         let shown = || {
             show_children(&labels, &budget);
             TENANT_CHILDREN.collect().iter().map(|family| family.get_metric().len()).sum::<usize>()
         };
-        budget.add(&Arc::from("other"), 2);
+        budget.name(budget.unnamed_share("other"));
         assert_eq!(shown(), 2);
         budget.remove("other");
         assert_eq!(shown(), 1);

@@ -8,7 +8,7 @@
 mod changes;
 mod watched;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -209,7 +209,7 @@ impl Reload {
             removed.push(Removal { tenant: name.clone(), number: self.removals });
         }
         leaving.retain(|name, _| !settings.tenants.contains_key(name));
-        self.name_in_bodies(&changes.added, &settings);
+        self.divide(&plan);
         self.handle.replace_cares(plan.cares());
         let kept = |name: &Arc<str>, new| {
             let kept = self.backends.of(name).filter(|_| !changes.has_new_backend(name));
@@ -256,14 +256,11 @@ impl Reload {
             .await
     }
 
-    fn name_in_bodies(&self, added: &BTreeSet<String>, settings: &Settings) {
-        let count = settings.tenants.len();
-        for name in added {
-            let Some(written) = settings.tenants.get(name) else { continue };
-            let limits = &written.tenant.limits;
-            let share = settings.front.body_share(count, limits.bodies_bytes_max);
-            self.bodies.add(&Arc::from(name.as_str()), share.max);
-        }
+    /// Divides what tenants share anew among those of this plan.
+    fn divide(&self, plan: &Plan) {
+        self.shared.budgets.divide(&plan.settings);
+        self.bodies.divide(plan.settings.front.body_shares(plan.settings.body_maxima()));
+        self.handle.divide_sessions(plan.tenant_sessions_max());
     }
 
     fn show_tenants(
@@ -306,6 +303,7 @@ impl Reload {
         self.backends.replace(serving.iter().filter_map(backend).collect::<Vec<_>>());
         self.shared.budgets.remove(tenant);
         self.bodies.remove(tenant);
+        self.handle.forget_tenant(tenant);
         tracing::info!(tenant, "removed a tenant");
     }
 }

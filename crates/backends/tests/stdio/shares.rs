@@ -13,7 +13,7 @@ use crate::stage::{Talk, environment, python, sh, unprotected};
 fn shares(children: usize, bytes: usize) -> [StdioShares; 2] {
     let budget = |total| {
         let limits = ShareLimits::of_one(total, 2, usize::MAX, None);
-        Budget::new(total, ["a", "b"].map(|name| (name.into(), limits)), || {})
+        Budget::new(total, ["a", "b"].map(|name| (name.into(), limits)))
     };
     let (children, bytes) = (budget(children), budget(bytes));
     let share = |of: &Budget, name| of.share(name).expect("it is named");

@@ -22,6 +22,7 @@ pub(crate) mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use backends::sandbox::Sandbox;
 use backends::stdio::ChildrenSettings;
@@ -137,6 +138,12 @@ impl Settings {
     pub(crate) fn node_name(&self) -> &str {
         let name = &self.cluster.peers.name;
         if name.is_empty() { "local" } else { name }
+    }
+
+    /// The tenants, each with the most bytes of its incomplete bodies, if that is written.
+    pub(crate) fn body_maxima(&self) -> impl Iterator<Item = (Arc<str>, Option<usize>)> {
+        let tenants = self.tenants.iter();
+        tenants.map(|(name, tenant)| (name.as_str().into(), tenant.tenant.limits.bodies_bytes_max))
     }
 
     /// Every valid key, with its default as JSON (`null` where there is none), and `*` for a name

@@ -171,6 +171,11 @@ impl Problems {
         &mut self.places
     }
 
+    /// Releases the places of keys, which only further findings need.
+    pub(crate) fn forget_places(&mut self) {
+        self.places = Places::default();
+    }
+
     /// The value of a key, as a message repeats it. A value of the environment is never repeated.
     pub(super) fn shown(&self, key: &str, value: &Json) -> String {
         match self.is_from_environment(key) {
