@@ -2,7 +2,6 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are what one test is run for")]
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,8 @@ use tokio::time::{sleep, timeout};
 mod bounds;
 #[path = "reload/folder.rs"]
 mod folder;
+#[path = "reload/idle.rs"]
+mod idle;
 #[path = "reload/secrets.rs"]
 mod secrets;
 
@@ -51,6 +52,11 @@ fn program(name: &str, version: &str) -> String {
         "[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\nkind = 'stdio'\n\
          command = 'python3'\nargs = ['-c', {server}]\n\n"
     )
+}
+
+/// So many tenants whose servers are programs.
+fn programs(count: usize) -> String {
+    (0..count).map(|number| program(&format!("t{number}"), "one")).collect()
 }
 
 /// Writes the settings of a node again.
@@ -346,10 +352,7 @@ async fn sessions_of_a_tenant_that_comes_back_outlive_its_removal() -> Result<()
 #[tokio::test]
 async fn long_a_thousand_tenants_load_fast_and_one_of_them_changes_without_a_lost_call()
 -> Result<()> {
-    let mut all = String::new();
-    for number in 0..1_000 {
-        write!(all, "{}", program(&format!("t{number}"), "one"))?;
-    }
+    let all = programs(1_000);
     let called = native("called");
     let setup = Setup::config(all.clone() + &called).with("node.reload_secs", 1);
     // The release may have to be built.
