@@ -54,19 +54,25 @@ async fn runs(client: &Client) -> Result<()> {
     client.tool("any", json!({})).await.map(drop)
 }
 
-/// Ends a session, and waits until the tenant can have another one.
-async fn replaced(node: &Node, client: Client) -> Result<Client> {
-    client.delete().await?;
-    let again = async {
+/// Opens a session of a tenant as soon as there is a place for it: the server of a session that has
+/// ended needs a moment to end.
+async fn opened_when_free(node: &Node, tenant: &str) -> Result<Client> {
+    let opened = async {
         loop {
-            if let Ok(client) = Client::open(client.url.clone(), NEWEST).await {
+            if let Ok(client) = Client::open(node.mcp(tenant), NEWEST).await {
                 return client;
             }
             sleep(Duration::from_millis(50)).await;
         }
     };
-    let within = timeout(APPLIED, again).await;
+    let within = timeout(APPLIED, opened).await;
     within.with_context(|| format!("the place was not free again:\n{}", node.output()))
+}
+
+/// Ends a session, and opens another one in its place.
+async fn replaced(node: &Node, tenant: &str, client: Client) -> Result<Client> {
+    client.delete().await?;
+    opened_when_free(node, tenant).await
 }
 
 #[tokio::test]
@@ -90,7 +96,7 @@ async fn a_changed_maximum_of_servers_applies_and_ends_none_that_runs() -> Resul
     clients.remove(0).delete().await?;
     reaches_exactly(&node, "roundhouse_children", 2.0).await?;
     is_full(&node, "held").await?;
-    runs(&replaced(&node, clients.remove(0)).await?).await
+    runs(&replaced(&node, "held", clients.remove(0)).await?).await
 }
 
 /// Waits until a metric has this value.
@@ -121,7 +127,7 @@ async fn an_added_tenant_has_its_part_of_the_servers_and_a_removed_one_gives_it_
     runs(&late).await?;
     apply(&node, &first).await?;
     logs(&node, &["removed a tenant"]).await?;
-    clients.extend(opened(&node, "first", 1).await?);
+    clients.push(opened_when_free(&node, "first").await?);
     is_full(&node, "first").await
 }
 
@@ -148,7 +154,7 @@ async fn an_added_tenant_has_its_part_of_the_sessions_and_a_removed_one_gives_it
     }
     clients.remove(0).delete().await?;
     is_full(&node, "first").await?;
-    replaced(&node, clients.remove(0)).await?.is_well().await
+    replaced(&node, "first", clients.remove(0)).await?.is_well().await
 }
 
 /// A client whose session keeps more than this many bytes as long as it exists.
@@ -161,10 +167,9 @@ async fn keeping(node: &Node, tenant: &str, bytes: usize) -> Result<Client> {
 async fn changed_bytes_of_sessions_apply_to_sessions_that_run_and_end_none() -> Result<()> {
     let settings = |of_held: &str, of_one: &str| {
         let held = native("held") + &limits("held", of_held);
-        format!(
-            "node.session_bytes_max = 1048576\n{held}{}",
-            native("one") + &limits("one", of_one)
-        )
+        let one = native("one") + &limits("one", of_one);
+        let node = "node.session_bytes_max = 1048576\nsessions.initialize_bytes_max = 120000\n";
+        format!("{node}{held}{one}")
     };
     let large = "session_bytes_max = 1000000";
     let node = start(&settings(large, "session_bytes_min = 0"))?;
