@@ -110,3 +110,14 @@ pub(crate) fn stdio() -> StdioFileSettings {
         program: StdioSettings::new("", [""; 0]),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of one backend has room for eleven, for each tenant.
+    #[test]
+    fn a_backend_is_small_in_the_table_of_its_tenant() {
+        assert!(size_of::<BackendSettings>() <= 32, "{}", size_of::<BackendSettings>());
+    }
+}
