@@ -2,9 +2,10 @@
 //! (STD-02).
 
 use serde::{Deserialize, Serialize};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, fmt, registry};
+use tracing_subscriber::{fmt, registry};
 
 use crate::access_log::{Access, AccessLog};
 use crate::limit_layer::{LimitLayer, Limiter};
@@ -130,12 +131,12 @@ pub fn init(settings: &Settings) -> Result<(), Error> {
     Ok(AccessLog::start(settings)?)
 }
 
-fn filter(level: &str) -> Result<EnvFilter, Error> {
+fn filter(level: &str) -> Result<Targets, Error> {
     let wrong = |part: &str| Error::Level { level: level.to_owned(), part: part.trim().to_owned() };
     if let Some(part) = level.split(',').find(|part| !is_directive(part.trim())) {
         return Err(wrong(part));
     }
-    EnvFilter::builder().parse(format!("{QUIET},{level}")).map_err(|_| wrong(level))
+    format!("{QUIET},{level}").parse().map_err(|_| wrong(level))
 }
 
 /// Is this a level, or a crate or module with a level? A word that is no level would be read as a
