@@ -18,6 +18,8 @@ mod bounds;
 mod folder;
 #[path = "reload/idle.rs"]
 mod idle;
+#[path = "reload/lists.rs"]
+mod lists;
 #[path = "reload/secrets.rs"]
 mod secrets;
 

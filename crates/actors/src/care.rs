@@ -1,6 +1,6 @@
 //! The per-tenant settings for the servers of sessions.
 
-use conversation::Rerun;
+use conversation::{Definition, Rerun};
 use serde::{Deserialize, Serialize};
 
 /// Settings for a tenant's server.
@@ -18,4 +18,8 @@ pub struct Care {
     /// `sessions.start_secs`; set by the program that reads the settings of the server.
     #[serde(skip)]
     pub start_secs: Option<u64>,
+    /// Identifies the server in the settings of all nodes, so that a session that moves is known to get
+    /// another server; set by the program that reads the settings of the server.
+    #[serde(skip)]
+    pub definition: Option<Definition>,
 }

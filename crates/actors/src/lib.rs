@@ -33,7 +33,7 @@ mod unconfirmed;
 
 pub use caller::Caller;
 pub use care::Care;
-pub use conversation::{Answer, Frame, Refusal, Rerun};
+pub use conversation::{Answer, Definition, Frame, Refusal, Rerun};
 pub use handle::{Handle, NodeParts};
 pub use handshake_summary::HandshakeSummary;
 pub use ownership::ReplyEvent;

@@ -9,6 +9,7 @@ mod failovers;
 mod handover;
 mod late_claims;
 mod peers;
+mod replaced_backends;
 mod results;
 mod session_bytes;
 mod sessions;

@@ -35,7 +35,8 @@ pub trait Backend: Send + Sync + 'static {
     fn start_in_advance(&self) {}
 
     /// The node gives the backend to no further session. Ends the servers that no session has, and
-    /// starts none in advance any more. Sessions that have the backend can still open links.
+    /// starts none in advance any more. Sessions that have the backend can still open links. Those with
+    /// servers that keep nothing between two requests get [`LinkEvent::Retired`].
     fn retire(&self) {}
 }
 
@@ -52,7 +53,7 @@ impl Backends {
     }
 
     /// Replaces all backends, and retires those that no tenant has any more. A session keeps the one
-    /// that it has.
+    /// that it has for as long as its link is open.
     pub fn replace(&self, backends: impl IntoIterator<Item = (Arc<str>, Arc<dyn Backend>)>) {
         let table: ByTenant = backends.into_iter().collect();
         let kept: HashSet<_> = table.values().map(address).collect();
@@ -149,6 +150,9 @@ pub enum LinkEvent {
     /// Another session needs a server, and the tenant has as many as it may: the session should close
     /// the link if the server has been idle for long. May come at any time after `Up`.
     RoomWanted,
+    /// The backend was retired, and its servers keep nothing between two requests: the session should
+    /// close the link as soon as the server is idle. May come at any time after `Up`.
+    Retired,
     /// The server has ended or could not be started. The reason is sent to clients.
     Down {
         /// Contains no secret, no path and no payload.

@@ -1,6 +1,7 @@
 //! The events of a session.
 
 use protocol::{Body, Message, Mirrored, RequestId};
+use serde::{Deserialize, Serialize};
 
 use crate::OwnerTag;
 
@@ -19,6 +20,12 @@ impl Millis {
 /// transport. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SinkId(pub u64);
+
+/// Identifies what the settings say about the server of a tenant: the same number wherever they say the
+/// same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Definition(pub u32);
 
 /// One event of a session.
 #[derive(Clone, Debug)]
@@ -56,6 +63,14 @@ pub enum Event {
         /// The closed connection.
         sink: SinkId,
     },
+    /// The link that [`crate::Effect::OpenLink`] requested is opened to this server; comes before
+    /// [`Event::LinkUp`]. Without this event it is not known whether the server is another one.
+    BackendChosen {
+        /// Its definition, if it is known.
+        definition: Option<Definition>,
+        /// The settings of the server were changed since the session's former link was opened.
+        is_replaced: bool,
+    },
     /// The link that [`crate::Effect::OpenLink`] requested is open.
     LinkUp,
     /// The tenant's server sent a message.
@@ -73,6 +88,9 @@ pub enum Event {
     /// Another session needs a server, and the tenant has as many as it may: the link is closed if
     /// the server has been idle for `idle_server_secs`.
     ServerRoomWanted,
+    /// The settings of the server were changed, and it keeps nothing between two requests: the link is
+    /// closed as soon as it is idle.
+    ServerRetired,
     /// The link is closed; requests in flight on it get no response.
     LinkDown {
         /// The reason, as a text for the client: no secret, no path, no payload.

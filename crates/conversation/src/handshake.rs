@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use protocol::{
     ClientCapabilities, ErrorCode, InitializeParams, Message, Method, Mirrored, Rejection, Request,
-    Revision,
+    Revision, ServerCapabilities,
 };
 use thin_vec::ThinVec;
 
+use crate::Definition;
+use crate::state::State;
 use crate::step_context::StepContext;
 
 /// The phase of a session.
@@ -37,9 +39,16 @@ pub(crate) struct Client {
     pub(crate) capabilities: ClientCapabilities,
     /// The stored parameters of its `initialize`, for every handshake with the server.
     pub(crate) params: Arc<[u8]>,
-    /// The notifications with which the server reports changes of its lists.
-    pub(crate) server_lists: ThinVec<Method>,
+    /// The notifications of list changes that the answer to its `initialize` declared: it gets no
+    /// other from the session. `None` if that is not known: its owner was lost before it saved them.
+    pub(crate) promised_lists: Option<ThinVec<Method>>,
     pub(crate) server_has_tools: bool,
+    /// The definition of the server that made the last handshake.
+    pub(crate) definition: Option<Definition>,
+    /// The definition of the server to which the link is, or was, opened.
+    chosen: Option<Definition>,
+    /// The server is another one than that of the last handshake.
+    is_replaced: bool,
 }
 
 impl Client {
@@ -69,9 +78,31 @@ impl Client {
             revision,
             capabilities: params_read.capabilities,
             params: Arc::from(&kept[..]),
-            server_lists: ThinVec::new(),
+            promised_lists: None,
             server_has_tools: false,
+            definition: None,
+            chosen: None,
+            is_replaced: false,
         })
+    }
+
+    /// The client of a session that another owner had, as that owner saved it.
+    pub(crate) fn restored(
+        revision: Revision,
+        capabilities: ClientCapabilities,
+        params: Arc<[u8]>,
+        state: &State<'_>,
+    ) -> Self {
+        Self {
+            revision,
+            capabilities,
+            params,
+            promised_lists: state.promised_lists(),
+            server_has_tools: state.tools,
+            definition: state.definition,
+            chosen: None,
+            is_replaced: false,
+        }
     }
 }
 
@@ -156,8 +187,38 @@ impl Handshake {
     }
 
     /// The notifications that the client gets when it may have missed a change.
-    pub(crate) fn server_lists(&self) -> ThinVec<Method> {
-        self.client.as_ref().map(|client| client.server_lists.clone()).unwrap_or_default()
+    pub(crate) fn promised_lists(&self) -> ThinVec<Method> {
+        let promised = self.client.as_ref().and_then(|client| client.promised_lists.clone());
+        promised.unwrap_or_default()
+    }
+
+    /// The definition of the server that made the last handshake.
+    pub(crate) fn definition(&self) -> Option<Definition> {
+        self.client.as_ref()?.definition
+    }
+
+    /// The link is opened to a server with this definition. `is_replaced`: it is known to be another
+    /// one than that of the former link. Returns whether it differs from that of the last handshake,
+    /// as far as is known.
+    pub(crate) fn note_backend(&mut self, chosen: Option<Definition>, is_replaced: bool) -> bool {
+        let Some(client) = &mut self.client else { return false };
+        let differs = client.definition.zip(chosen).is_some_and(|(former, new)| former != new);
+        client.chosen = chosen;
+        // Until a handshake is done: the first start of a new server may fail.
+        client.is_replaced |= is_replaced || differs;
+        client.is_replaced
+    }
+
+    /// The notifications for the client if the server that has made the handshake is another one than
+    /// before: those that the client was promised, of the lists that the server has. Empty when they
+    /// were taken.
+    pub(crate) fn take_changed_lists(&mut self, server: &ServerCapabilities) -> ThinVec<Method> {
+        let Some(client) = &mut self.client else { return ThinVec::new() };
+        if !std::mem::take(&mut client.is_replaced) {
+            return ThinVec::new();
+        }
+        let promised = client.promised_lists.iter().flatten();
+        promised.filter(|list| server.has_list_of(list)).cloned().collect()
     }
 
     pub(crate) fn server_has_tools(&self) -> bool {
@@ -166,11 +227,15 @@ impl Handshake {
 
     /// The server declared its capabilities. Returns whether that changes what is to be saved: what the
     /// first handshake established is saved when the client sends `initialized`.
-    pub(crate) fn note_server(&mut self, lists: ThinVec<Method>, has_tools: bool) -> bool {
+    pub(crate) fn note_server(&mut self, server: &ServerCapabilities) -> bool {
         let is_first = self.is_initializing();
         let Some(client) = &mut self.client else { return false };
-        let changes = client.server_lists != lists || client.server_has_tools != has_tools;
-        (client.server_lists, client.server_has_tools) = (lists, has_tools);
+        let (has_tools, definition) = (server.tools(), client.chosen);
+        let changes = client.promised_lists.is_none()
+            || client.server_has_tools != has_tools
+            || client.definition != definition;
+        (client.server_has_tools, client.definition) = (has_tools, definition);
+        client.promised_lists.get_or_insert_with(|| server.list_changed_methods().into());
         changes && !is_first
     }
 }

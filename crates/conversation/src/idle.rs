@@ -57,9 +57,12 @@ impl IdleTimes<'_> {
         self.is_quiet() && link_may_close && is_whole && self.lifecycle.leaving().is_none()
     }
 
-    /// When the idle link is closed. It is not idle while the client has subscriptions and
-    /// listens to a stream.
+    /// When the idle link is closed: at once if its server is retired. It is not idle while the client
+    /// has subscriptions and listens to a stream.
     pub(crate) fn link_idles_at(&self) -> Option<Millis> {
+        if self.link.is_retired() {
+            return self.link_idle_for(0);
+        }
         self.link_idle_for(self.setup.idle_stop_secs?.into())
     }
 

@@ -52,7 +52,7 @@ mod waiting;
 mod write_barrier;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
-pub use event::{BudgetVerdict, Event, Millis, SinkId};
+pub use event::{BudgetVerdict, Definition, Event, Millis, SinkId};
 pub use event_id::{EventId, OwnerTag};
 pub use journal::StateChange;
 pub use limits::Limits;

@@ -250,9 +250,7 @@ impl Parts {
         if is_due(self.idle_times(context.setup).sleeps_at()) {
             self.lifecycle.fall_asleep();
         }
-        if is_due(self.idle_times(context.setup).link_idles_at()) {
-            self.link.close_link(context);
-        }
+        self.close_idle_link(context);
         self.open_link_or_time_out(context);
         self.refuse_late_server_requests(context);
         self.time_out_exchanges(context);
@@ -268,6 +266,19 @@ impl Parts {
         for stream in self.streams.poll_and_take_pings(context) {
             self.ping_client(context, stream);
         }
+    }
+
+    fn close_idle_link(&mut self, context: &mut StepContext<'_>) {
+        let idles_at = self.idle_times(context.setup).link_idles_at();
+        if idles_at.is_some_and(|at| at <= context.now) {
+            self.link.close_link(context);
+        }
+    }
+
+    /// The server is to be left as soon as it is idle.
+    pub(crate) fn on_server_retired(&mut self, context: &mut StepContext<'_>) {
+        self.link.note_retired();
+        self.close_idle_link(context);
     }
 
     /// Another session of the tenant needs a server.

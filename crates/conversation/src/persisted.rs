@@ -289,7 +289,8 @@ impl Persisted {
     }
 
     fn without_collections(&self, handshake: &Handshake) -> State<'static> {
-        let mut state = State::new(self.level, &handshake.server_lists());
+        let mut state = State::new(self.level, &handshake.promised_lists());
+        state.definition = handshake.definition();
         state.initialized = handshake.is_live();
         state.tools = handshake.server_has_tools();
         state

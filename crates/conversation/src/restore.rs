@@ -34,13 +34,7 @@ impl Restored {
         }
         let replayed = replay_log(&log, &former, setup.owner_tag, now)?;
         let (streams, server_requests) = Streams::restored(replayed, setup.seed);
-        let client = Client {
-            revision,
-            capabilities: params.capabilities,
-            params: initialize,
-            server_lists: state.server_lists(),
-            server_has_tools: state.tools,
-        };
+        let client = Client::restored(revision, params.capabilities, initialize, &state);
         let handshake = Handshake::restored(client, state.initialized);
         let ended = EndedRequests::restored(&state.cancelled);
         let persisted = Persisted::restored(state, version, &setup.limits);

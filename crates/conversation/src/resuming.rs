@@ -64,7 +64,7 @@ impl Resuming<'_> {
     /// Notifies the client of changes of all lists, as it may have missed one.
     fn write_list_changes(&mut self, context: &StepContext<'_>, stream: u64) {
         let Answering { streams, handshake, .. } = &mut self.delivery.answering;
-        for method in handshake.server_lists() {
+        for method in handshake.promised_lists() {
             let notification = Notification::new(method, None);
             streams.write_event(context, stream, notification.raw().clone(), Mark::Plain);
         }

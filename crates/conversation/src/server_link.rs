@@ -38,6 +38,8 @@ pub(crate) struct ServerLink {
     /// exchange, so `exchanges_max` bounds them.
     undecided: ThinVec<Request>,
     failures: u32,
+    /// The server is to be left as soon as it is idle.
+    is_retired: bool,
     /// The number of the session's next own request to the server.
     next_own: u64,
 }
@@ -72,6 +74,7 @@ impl ServerLink {
             queue: ThinVec::new(),
             undecided: ThinVec::new(),
             failures: 0,
+            is_retired: false,
             next_own: 1,
         }
     }
@@ -104,6 +107,15 @@ impl ServerLink {
             State::Up { since } => Some(since.max(used_at)),
             _ => None,
         }
+    }
+
+    /// The server that the link leads to is to be left as soon as it is idle.
+    pub(crate) fn note_retired(&mut self) {
+        self.is_retired = true;
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired
     }
 
     /// When the link has to be opened, or times out.
@@ -150,6 +162,7 @@ impl ServerLink {
             && again_at <= context.now
         {
             self.state = State::Opening { until: context.in_secs(context.setup.start_secs.into()) };
+            self.is_retired = false;
             context.effects.push(Effect::OpenLink);
         }
     }

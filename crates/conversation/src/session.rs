@@ -84,12 +84,16 @@ impl Session {
             Event::Listened { sink, after } => parts.on_listened(context, sink, after.as_deref()),
             Event::Deleted { sink } => parts.on_deleted(context, sink),
             Event::SinkClosed { sink } => parts.on_sink_closed(context, sink),
+            Event::BackendChosen { definition, is_replaced } => {
+                parts.on_backend_chosen(definition, is_replaced)
+            }
             Event::LinkUp => parts.on_link_up(context),
             Event::ServerMessage { message, about } => {
                 parts.on_server_message(context, message, about.as_ref())
             }
             Event::Unsent { message } => parts.on_unsent(context, message),
             Event::ServerRoomWanted => parts.on_server_room_wanted(context),
+            Event::ServerRetired => parts.on_server_retired(context),
             Event::LinkDown { reason } => parts.on_link_down(context, &reason),
             Event::Appended { .. } if mutant!("append_wakes_nobody") => {}
             Event::Appended { through } => parts.on_appended(context, through),

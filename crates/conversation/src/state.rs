@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use thin_vec::ThinVec;
 
+use crate::Definition;
 use crate::Unreadable;
 use crate::journal::{Change, Lengths};
 use crate::saved_ids::SavedIds;
@@ -33,9 +34,13 @@ pub(crate) struct State<'a> {
     /// Borrowed by a session that saves: they may be long.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub(crate) subscriptions: Cow<'a, BTreeSet<Box<str>>>,
-    /// The notifications with which the server reports changes of its lists.
+    /// The notifications of list changes that the client was promised.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lists: Vec<String>,
+    /// The definition of the server that made the last handshake. A version that does not know this
+    /// field ignores it, and leaves it out of what it saves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) definition: Option<Definition>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tools: bool,
     /// The ids of requests that were cancelled, and whose cancellation is in no log, oldest first.
@@ -48,6 +53,9 @@ pub(crate) struct State<'a> {
     /// Of a difference: the changes of the subscriptions and ids, in their order.
     #[serde(default, skip_serializing_if = "<[Change]>::is_empty")]
     pub(crate) changes: Cow<'a, [Change]>,
+    /// Was nothing saved yet?
+    #[serde(skip)]
+    is_unsaved: bool,
     /// The lengths of what was read.
     #[serde(skip)]
     pub(crate) lengths: Lengths,
@@ -85,7 +93,7 @@ impl State<'_> {
     /// Reads a state with its differences; none was written before the client sent `initialized`.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         if bytes.is_empty() {
-            return Ok(Self::default());
+            return Ok(Self { is_unsaved: true, ..Self::default() });
         }
         let mut objects = serde_json::Deserializer::from_slice(bytes).into_iter::<&RawValue>();
         let mut next = || objects.next().transpose().map_err(|_| Unreadable::STATE);
@@ -115,6 +123,7 @@ impl State<'_> {
         self.initialized = difference.initialized;
         self.level = difference.level;
         self.lists = difference.lists;
+        self.definition = difference.definition;
         self.tools = difference.tools;
         for change in difference.changes.into_owned() {
             match change {
@@ -130,8 +139,10 @@ impl State<'_> {
         self.level.as_deref().and_then(LogLevel::named)
     }
 
-    pub(crate) fn server_lists(&self) -> ThinVec<Method> {
-        self.lists.iter().map(|name| Method::from(name.as_str())).collect()
+    /// The notifications of list changes that the client was promised; `None` if that was not saved.
+    pub(crate) fn promised_lists(&self) -> Option<ThinVec<Method>> {
+        let lists = || self.lists.iter().map(|name| Method::from(name.as_str())).collect();
+        (!self.is_unsaved).then(lists)
     }
 }
 

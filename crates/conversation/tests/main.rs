@@ -9,6 +9,7 @@ mod cancelling;
 mod life;
 mod posted_again;
 mod properties;
+mod replaced_servers;
 mod restore;
 mod results;
 mod saved_state;

@@ -271,6 +271,16 @@ impl ServerCapabilities {
         all.into_iter().filter(|(list, _)| list.list_changed).map(|(_, method)| method).collect()
     }
 
+    /// Whether it has the list of which this notification reports changes, declared or not.
+    pub fn has_list_of(&self, notification: &Method) -> bool {
+        match notification {
+            Method::ToolsListChanged => self.tools(),
+            Method::PromptsListChanged => self.prompts(),
+            Method::ResourcesListChanged => self.resources(),
+            _ => false,
+        }
+    }
+
     /// Whether it completes arguments (CMP-01). 2024-11-05 has no such capability, so its servers
     /// may complete arguments without declaring it.
     pub fn completions(&self) -> bool {
@@ -450,6 +460,8 @@ mod tests {
         assert!(!offers.resources_list_changed() && !offers.completions());
         assert!(!offers.prompts() && !offers.prompts_list_changed());
         assert_eq!(offers.list_changed_methods(), [Method::ToolsListChanged]);
+        assert!(offers.has_list_of(&Method::ToolsListChanged));
+        assert!(!offers.has_list_of(&Method::PromptsListChanged));
     }
 
     #[test]

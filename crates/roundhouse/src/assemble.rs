@@ -67,6 +67,7 @@ impl Plan {
     fn care(&self, tenant: &TenantSettings) -> Care {
         let mut care = tenant.care;
         for backend in tenant.backends.values() {
+            care.definition = Some(backend.definition());
             let BackendSettings::Stdio(stdio) = backend else { continue };
             let start_secs = stdio.program.start_secs;
             let start_secs = start_secs.unwrap_or(self.settings.sessions.session.start_secs);

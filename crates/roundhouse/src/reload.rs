@@ -210,7 +210,6 @@ impl Reload {
         }
         leaving.retain(|name, _| !settings.tenants.contains_key(name));
         self.divide(&plan);
-        self.handle.replace_cares(plan.cares());
         let kept = |name: &Arc<str>, new| {
             let kept = self.backends.of(name).filter(|_| !changes.has_new_backend(name));
             kept.unwrap_or(new)
@@ -223,6 +222,7 @@ impl Reload {
         let left = leaving.values().map(|l| (Arc::clone(&l.tenant.name), Arc::clone(&l.backend)));
         // The backends first: a tenant that clients can find has its backend.
         self.backends.replace(planned.into_iter().chain(left));
+        self.handle.replace_cares(plan.cares());
         self.show_tenants(plan.tenants.by_name().iter().map(|t| Tenant::clone(t)), leaving);
         self.backends.start_in_advance();
         Advice::of(&plan).replace(&mut self.advice);

@@ -159,7 +159,10 @@ impl Opened {
                     self.send(Message::Response(refused))?;
                 }
                 LinkEvent::Down { reason } => return Err(reason),
-                LinkEvent::Up | LinkEvent::Message { .. } | LinkEvent::RoomWanted => {}
+                LinkEvent::Up
+                | LinkEvent::Message { .. }
+                | LinkEvent::RoomWanted
+                | LinkEvent::Retired => {}
             }
         }
         Err("the server ended".into())

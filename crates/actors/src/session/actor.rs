@@ -49,7 +49,8 @@ pub(crate) struct SessionActor {
     pub(super) life: Life,
     pub(super) sinks: Sinks,
     pub(super) link: LinkState,
-    /// The tenant's backend, once a link was opened.
+    /// The backend of the link that was opened last. It is kept until the next one is opened, so its
+    /// address tells it from each later one.
     pub(super) backend: Option<Arc<dyn Backend>>,
     pub(super) timer: Timer,
     /// Events that result from performed effects and store operations, and are bounded by them.

@@ -113,11 +113,18 @@ impl SessionActor {
         }
     }
 
+    /// Opens a link to the tenant's server, as the settings have it now.
     fn open_link(&mut self) {
-        // A session keeps its backend when the settings change.
-        if self.backend.is_none() {
-            self.backend = self.context.backends.of(self.handle.tenant());
-        }
+        let (node, tenant) = (&self.context, self.handle.tenant());
+        // In this order: a reload replaces the backends first, so no session saves the new definition
+        // and has the former backend.
+        let definition = node.care(tenant).definition;
+        let current = node.backends.of(tenant);
+        let both = self.backend.as_ref().zip(current.as_ref());
+        let is_replaced = both.is_some_and(|(former, current)| !Arc::ptr_eq(former, current));
+        // The last sessions of a removed tenant keep the backend that they have.
+        self.backend = current.or_else(|| self.backend.take());
+        self.following.push(Event::BackendChosen { definition, is_replaced });
         match &self.backend {
             Some(backend) => {
                 let principal = self.handle.principal().digest();

@@ -54,6 +54,7 @@ impl LinkState {
             Poll::Ready(Some(LinkEvent::RoomWanted)) => {
                 return Poll::Ready(Event::ServerRoomWanted);
             }
+            Poll::Ready(Some(LinkEvent::Retired)) => return Poll::Ready(Event::ServerRetired),
             Poll::Ready(Some(LinkEvent::Down { reason })) => reason,
             Poll::Ready(None) | Poll::Pending => "the server is gone".to_owned(),
         };

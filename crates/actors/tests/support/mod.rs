@@ -44,6 +44,8 @@ pub(crate) struct Script {
     pub(crate) silent_from: Option<usize>,
     /// The number of the first link whose opening panics, if any.
     pub(crate) panics_from: Option<usize>,
+    /// Whether the server declares that it reports changes of its list of tools.
+    pub(crate) reports_tools: bool,
 }
 
 /// The backend that follows the script.
@@ -68,8 +70,11 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
     while let Some(message) = end.receive().await {
         let Message::Request(request) = message else { continue };
         if request.method == Method::Initialize {
-            let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#;
-            send_response(&end, Response::result(request.id, result)).await;
+            let tools = if script.reports_tools { r#""tools":{"listChanged":true},"# } else { "" };
+            let result = format!(
+                r#"{{"protocolVersion":"2025-11-25","capabilities":{{{tools}"logging":{{}}}},"serverInfo":{{"name":"s","version":"1"}}}}"#
+            );
+            send_response(&end, Response::result(request.id, result.as_bytes())).await;
             continue;
         }
         script.requests.fetch_add(1, Ordering::SeqCst);
@@ -191,6 +196,7 @@ pub(crate) struct World {
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) principal: Principal,
     pub(crate) session_bytes: SessionBytes,
+    pub(crate) backends: Backends,
 }
 
 impl World {
@@ -270,7 +276,7 @@ impl World {
         let handle = Handle::new(NodeParts {
             settings,
             store: Arc::clone(&store),
-            backends,
+            backends: backends.clone(),
             cares,
             membership,
             session_bytes: session_bytes.clone(),
@@ -285,6 +291,7 @@ impl World {
             tenant: tenant("acme", 100_000),
             principal: Principal::anonymous(),
             session_bytes,
+            backends,
         }
     }
 

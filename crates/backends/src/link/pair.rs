@@ -192,7 +192,7 @@ impl QueueWeight for LinkEvent {
     fn weight(&self) -> usize {
         match self {
             Self::Message { message, .. } => message.weight(),
-            Self::Up | Self::RoomWanted | Self::Down { .. } => 0,
+            Self::Up | Self::RoomWanted | Self::Retired | Self::Down { .. } => 0,
         }
     }
 }

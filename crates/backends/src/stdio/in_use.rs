@@ -1,4 +1,4 @@
-//! The sessions that have a child of one backend, to ask them for room.
+//! The sessions that have a child of one backend, to ask them to leave it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,8 +40,18 @@ impl InUse {
     /// Asks each session to close its link if its server has been idle for long enough. A session
     /// whose queue is full is not idle.
     pub(super) fn ask_for_room(&self) {
+        self.send_to_all(&LinkEvent::RoomWanted);
+    }
+
+    /// Asks each session to close its link as soon as its server is idle. A session whose queue is full
+    /// is not asked: it keeps its server until it is idle for as long as it may be.
+    pub(super) fn ask_to_leave(&self) {
+        self.send_to_all(&LinkEvent::Retired);
+    }
+
+    fn send_to_all(&self, event: &LinkEvent) {
         for (_, session) in &self.sessions().all {
-            let _ = session.try_send(LinkEvent::RoomWanted);
+            let _ = session.try_send(event.clone());
         }
     }
 }

@@ -257,7 +257,7 @@ enum PipeFailure {
 async fn transfer_messages(program: &Arc<Program>, in_use: InUse) -> (Reason, ExitCause) {
     let InUse { child, session: _, end, stdin, second, stdout, junk, tasks } = in_use;
     let sender = end.sender();
-    let entry = program.in_use.add(end.sender());
+    let entry = program.add_in_use(end.sender());
     let mut pipes = Pipes { tasks: JoinSet::new(), stderr: tasks };
     pipes.tasks.spawn(read_messages(Arc::clone(program), stdout, junk, end.sender()));
     let writing = pipes.tasks.spawn(write_messages(stdin, second, end));

@@ -7,11 +7,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::children::Children;
-use super::in_use::InUse;
+use super::in_use::{Entry, InUse};
 use super::reason;
 use super::settings::StdioSettings;
 use super::waiting::Waiting;
 use crate::sandbox::Protections;
+use crate::{EventSender, LinkEvent};
 
 /// The state that all processes of a backend share.
 pub(super) struct Program {
@@ -65,10 +66,23 @@ impl Program {
         !self.keeps_spares.swap(true, Ordering::AcqRel)
     }
 
-    /// Ends the children that wait, and lets no further one wait.
+    /// Ends the children that wait, and lets no further one wait. Those that have a session and keep
+    /// nothing end when they are idle.
     pub(super) fn retire(&self) {
         self.retired.cancel();
         self.waiting.close();
+        if self.settings.stateless {
+            self.in_use.ask_to_leave();
+        }
+    }
+
+    /// Adds a session that has a child. One that comes after the retirement is asked to leave, too.
+    pub(super) fn add_in_use(&self, session: EventSender) -> Entry<'_> {
+        let entry = self.in_use.add(session.clone());
+        if self.settings.stateless && self.retired.is_cancelled() {
+            let _ = session.try_send(LinkEvent::Retired);
+        }
+        entry
     }
 
     /// The tenant, as far as the name of the backend has it.

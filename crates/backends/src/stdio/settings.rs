@@ -127,6 +127,10 @@ pub struct StdioSettings {
     /// reads the settings, which also creates it. Caches of downloaded servers are in it.
     #[serde(skip)]
     pub home: Option<PathBuf>,
+    /// Whether the server keeps nothing between two requests, so that sessions leave it when the backend
+    /// is retired; set by the program that reads the settings.
+    #[serde(skip)]
+    pub stateless: bool,
     /// If not empty, the server can write only below these paths, in its private home directory, and
     /// in the folder of temporary files.
     #[serde(default)]
@@ -188,6 +192,7 @@ impl StdioSettings {
             user: String::new(),
             run_as: None,
             home: None,
+            stateless: false,
             write_paths: Vec::new(),
         }
     }

@@ -6,9 +6,9 @@ use protocol::{
     ErrorCode, InitializeResult, Message, Method, Notification, Request, RequestId, Response,
     Revision, downgrade, header_params, payload,
 };
-use thin_vec::ThinVec;
 
 use super::Parts;
+use crate::Definition;
 use crate::exchange::{Exchange, Form, Route};
 use crate::mirroring::Parked;
 use crate::server_link::OwnResponse;
@@ -18,6 +18,14 @@ use crate::waiting::Waiting;
 use crate::{Answer, Cause, Fact, Refusal};
 
 impl Parts {
+    /// The link is opened to a server with this definition.
+    pub(crate) fn on_backend_chosen(&mut self, definition: Option<Definition>, is_replaced: bool) {
+        if self.handshake.note_backend(definition, is_replaced) {
+            // The tools of the former server say nothing about those of this one.
+            self.tools.forget_tools();
+        }
+    }
+
     /// The link is open.
     pub(crate) fn on_link_up(&mut self, context: &mut StepContext<'_>) {
         self.link.begin_handshake(context, self.handshake.client());
@@ -157,14 +165,17 @@ impl Parts {
         let revision = Revision::named(&read.protocol_version);
         let revision = revision.unwrap_or(Revision::NEWEST_STABLE);
         self.link.complete_handshake(context.now, revision);
-        let lists: ThinVec<_> = read.capabilities.list_changed_methods().into();
-        let is_changed = self.handshake.note_server(lists, read.capabilities.tools());
+        let is_changed = self.handshake.note_server(&read.capabilities);
         self.persisted.note_change(is_changed);
+        let changed_lists = self.handshake.take_changed_lists(&read.capabilities);
         if self.handshake.is_initializing() {
             let result = protocol::with_protocol_version(&result, self.handshake.revision());
             self.answer_initialize(context, &result);
         } else {
             self.send_state(context);
+            for list in changed_lists {
+                self.deliver_standalone(context, &Notification::new(list, None));
+            }
         }
         self.link.send_queue(context);
         self.reread_tools(context);

@@ -159,6 +159,13 @@ impl World {
 
     /// Posts `initialize` and lets the server answer it.
     pub(crate) fn initialize(&mut self, revision: &str, capabilities: &str) -> SinkId {
+        let sink = self.post_initialize(revision, capabilities);
+        self.shake();
+        sink
+    }
+
+    /// Posts `initialize`.
+    pub(crate) fn post_initialize(&mut self, revision: &str, capabilities: &str) -> SinkId {
         let params = format!(
             r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"clientInfo":{{"name":"scenario","version":"1"}}}}"#
         );
@@ -166,18 +173,25 @@ impl World {
         let request =
             format!(r#"{{"jsonrpc":"2.0","id":"init","method":"initialize","params":{params}}}"#);
         let mirrored = self.mirrored("initialize", None);
-        let sink = self.post_with(&request, mirrored);
-        self.shake();
-        sink
+        self.post_with(&request, mirrored)
     }
 
     /// The link opens and the server answers the handshake.
     pub(crate) fn shake(&mut self) {
+        self.shake_with(
+            r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}}"#,
+        );
+    }
+
+    /// As [`Self::shake`], with a server of these capabilities.
+    pub(crate) fn shake_with(&mut self, capabilities: &str) {
         self.step(Event::LinkUp);
         let Some(Message::Request(request)) = self.sent.last().cloned() else { return };
         assert_eq!(request.method, Method::Initialize);
-        let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#;
-        self.send_from_server(Response::result(request.id, result));
+        let result = format!(
+            r#"{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"serverInfo":{{"name":"s","version":"1"}}}}"#
+        );
+        self.send_from_server(Response::result(request.id, result.as_bytes()));
     }
 
     fn mirrored(&self, method: &str, name: Option<&str>) -> Option<Box<Mirrored>> {

@@ -15,6 +15,8 @@ pub(super) struct Changes {
     pub(super) added: BTreeSet<String>,
     pub(super) changed: BTreeSet<String>,
     pub(super) removed: BTreeSet<String>,
+    /// Those of the changed ones whose servers differ.
+    replaced: BTreeSet<String>,
 }
 
 impl Changes {
@@ -30,10 +32,16 @@ impl Changes {
         for (name, written) in &new.tenants {
             match old.tenants.get(name) {
                 None => drop(changes.added.insert(name.clone())),
-                Some(former) if former != written || has_rotated(name, written) => {
-                    changes.changed.insert(name.clone());
+                Some(former) => {
+                    let is_replaced =
+                        former.backends != written.backends || has_rotated(name, written);
+                    if is_replaced {
+                        changes.replaced.insert(name.clone());
+                    }
+                    if is_replaced || former != written {
+                        changes.changed.insert(name.clone());
+                    }
                 }
-                Some(_) => {}
             }
         }
         let gone = old.tenants.keys().filter(|name| !new.tenants.contains_key(*name));
@@ -43,7 +51,7 @@ impl Changes {
 
     /// Whether the tenant has another backend than before.
     pub(super) fn has_new_backend(&self, tenant: &str) -> bool {
-        self.added.contains(tenant) || self.changed.contains(tenant)
+        self.added.contains(tenant) || self.replaced.contains(tenant)
     }
 
     pub(super) fn log(&self) {
@@ -101,8 +109,10 @@ mod tests {
             added: ["d".to_owned()].into(),
             changed: ["c".to_owned()].into(),
             removed: ["a".to_owned()].into(),
+            replaced: BTreeSet::new(),
         };
         assert_eq!(Changes::between(&old, &new, |_| false), expected);
+        assert!(expected.has_new_backend("d") && !expected.has_new_backend("c"));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use actors::Definition;
 use backends::stdio::StdioSettings;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::shape::Shape;
 use crate::files;
@@ -53,7 +55,7 @@ impl StdioFileSettings {
         variables: &NodeVariables,
         node_pass_env: &[String],
     ) -> Result<StdioSettings, Vec<String>> {
-        let mut program = self.program.clone();
+        let mut program = StdioSettings { stateless: self.stateless, ..self.program.clone() };
         secrets.resolve(tenant, at, &mut program.env)?;
         self.add_variables(at, variables, node_pass_env, &mut program).map_err(|why| vec![why])?;
         Ok(program)
@@ -84,6 +86,24 @@ pub struct NativeSettings {
 }
 
 impl BackendSettings {
+    /// Identifies the server: differs if another program or handler is written. It does not depend on
+    /// values of variables, which may be secrets and must not be found in the store, nor on bounds, which
+    /// later versions have more of.
+    pub(crate) fn definition(&self) -> Definition {
+        let written = match self {
+            Self::Stdio(stdio) => {
+                let StdioFileSettings { env_file, pass_env, program, .. } = &**stdio;
+                let StdioSettings { command, args, env, cwd, user, .. } = program;
+                let env: Vec<_> = env.keys().collect();
+                serde_json::json!(["stdio", command, args, cwd, user, env, pass_env, env_file])
+            }
+            Self::Native(NativeSettings { name }) => serde_json::json!(["native", name]),
+        };
+        let digest: [u8; 32] = Sha256::digest(written.to_string()).into();
+        let [a, b, c, d, ..] = digest;
+        Definition(u32::from_be_bytes([a, b, c, d]))
+    }
+
     /// The key that a backend of this kind must have, and an example of it.
     pub(crate) fn required(kind: &str) -> Option<(&'static str, &'static str)> {
         match kind {
@@ -119,5 +139,31 @@ mod tests {
     #[test]
     fn a_backend_is_small_in_the_table_of_its_tenant() {
         assert!(size_of::<BackendSettings>() <= 32, "{}", size_of::<BackendSettings>());
+    }
+
+    #[test]
+    fn a_definition_depends_on_what_is_run_and_not_on_values_of_variables_or_bounds() {
+        let of = |change: &dyn Fn(&mut StdioFileSettings)| {
+            let mut stdio = stdio();
+            stdio.program.command = "server".to_owned();
+            stdio.program.env.insert("KEY".to_owned(), "a".to_owned());
+            change(&mut stdio);
+            BackendSettings::Stdio(Box::new(stdio)).definition()
+        };
+        let first = of(&|_| {});
+        // Each node computes it, also one of another version, so this number stays.
+        assert_eq!(first, Definition(3068179760));
+        let same: [&dyn Fn(&mut StdioFileSettings); 3] = [
+            &|stdio| drop(stdio.program.env.insert("KEY".to_owned(), "b".to_owned())),
+            &|stdio| stdio.program.warm = 3,
+            &|stdio| stdio.stateless = true,
+        ];
+        assert!(same.iter().all(|change| of(change) == first));
+        let others: [&dyn Fn(&mut StdioFileSettings); 3] = [
+            &|stdio| stdio.program.command = "other".to_owned(),
+            &|stdio| stdio.program.args.push("--more".to_owned()),
+            &|stdio| drop(stdio.program.env.insert("NEW".to_owned(), "a".to_owned())),
+        ];
+        assert!(others.iter().all(|change| of(change) != first));
     }
 }
