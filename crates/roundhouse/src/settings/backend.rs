@@ -152,7 +152,7 @@ mod tests {
         };
         let first = of(&|_| {});
         // Each node computes it, also one of another version, so this number stays.
-        assert_eq!(first, Definition(3068179760));
+        assert_eq!(first, Definition(3_068_179_760));
         let same: [&dyn Fn(&mut StdioFileSettings); 3] = [
             &|stdio| drop(stdio.program.env.insert("KEY".to_owned(), "b".to_owned())),
             &|stdio| stdio.program.warm = 3,
