@@ -1,8 +1,8 @@
-//! Servers whose settings change while a session has one: what its client is told, and when the session
-//! leaves its server.
+//! Servers whose settings change while a session has one: which notifications the client of the session
+//! gets, and when the session leaves its server.
 
 use crate::world::{NEW, World, live};
-use conversation::{BudgetVerdict, Definition, Event, Limits, Rerun};
+use conversation::{BudgetVerdict, Definition, Event, Limits, Rerun, SinkId};
 use protocol::{Method, Notification, Response};
 
 const TOOLS: &str = "notifications/tools/list_changed";
@@ -33,6 +33,16 @@ fn end_server(world: &mut World) {
     world.step(Event::LinkDown { reason: "it exited".to_owned() });
 }
 
+/// The server ends, and the next call starts one with this definition and all lists. Returns the call.
+fn restart(world: &mut World, id: u64, definition: u32, is_replaced: bool) -> SinkId {
+    end_server(world);
+    world.wait(60_000);
+    let call = world.call(id);
+    choose(world, definition, is_replaced);
+    world.shake_with(ALL);
+    call
+}
+
 #[test]
 fn a_client_is_told_of_the_lists_of_a_replaced_server_before_its_call_is_answered() {
     let mut world = promised_all();
@@ -46,11 +56,7 @@ fn a_client_is_told_of_the_lists_of_a_replaced_server_before_its_call_is_answere
     world.answer(1, "of the new server");
     assert_eq!(world.gist(call), ["1 result"]);
     // Once: the next start is of the same server.
-    end_server(&mut world);
-    world.wait(60_000);
-    world.call(2);
-    choose(&mut world, 1, false);
-    world.shake_with(ALL);
+    restart(&mut world, 2, 1, false);
     assert_eq!(world.gist(standalone), [TOOLS, PROMPTS, RESOURCES]);
 }
 
@@ -58,10 +64,7 @@ fn a_client_is_told_of_the_lists_of_a_replaced_server_before_its_call_is_answere
 fn a_server_that_is_only_started_again_changes_no_list() {
     let mut world = promised_all();
     let standalone = world.listen(None);
-    end_server(&mut world);
-    world.call(1);
-    choose(&mut world, 1, false);
-    world.shake_with(ALL);
+    restart(&mut world, 1, 1, false);
     assert_eq!(world.gist(standalone), [""; 0]);
 }
 
@@ -83,10 +86,7 @@ fn a_client_is_told_only_of_lists_that_it_was_promised_and_that_the_new_server_h
 #[test]
 fn the_notifications_wait_for_a_stream_and_can_be_replayed() {
     let mut world = promised_all();
-    end_server(&mut world);
-    world.call(1);
-    choose(&mut world, 1, true);
-    world.shake_with(ALL);
+    restart(&mut world, 1, 1, true);
     let first = world.listen(None);
     assert_eq!(world.gist(first), [TOOLS, PROMPTS, RESOURCES]);
     let begun = world.connections[&first].at;
@@ -102,11 +102,7 @@ fn a_new_server_that_fails_to_start_first_is_reported_once_it_starts() {
     end_server(&mut world);
     world.call(1);
     choose(&mut world, 1, true);
-    end_server(&mut world);
-    world.wait(60_000);
-    world.call(2);
-    choose(&mut world, 1, false);
-    world.shake_with(ALL);
+    restart(&mut world, 2, 1, false);
     assert_eq!(world.gist(standalone), [TOOLS, PROMPTS, RESOURCES]);
 }
 

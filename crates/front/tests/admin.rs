@@ -130,7 +130,7 @@ async fn connections_that_are_held_open_do_not_delay_healthz() {
             match number % 3 {
                 1 => stream.write_all(b"GET /hea").await.unwrap(),
                 2 => {
-                    let asks = request("GET /metrics", "", "").repeat(20);
+                    let asks = request("GET /metrics", "", "").repeat(200);
                     let _ = stream.try_write(asks.as_bytes());
                 }
                 _ => {}
