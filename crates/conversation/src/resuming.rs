@@ -104,10 +104,10 @@ impl Resuming<'_> {
         if id.number < id.stream {
             return ResumeOutcome::Unknown;
         }
+        if stream.closed && stream.is_standalone() && after.max(stream.trimmed) >= stream.last {
+            return self.replace_standalone(context, sink);
+        }
         if stream.closed && after >= stream.last {
-            if stream.is_standalone() {
-                return self.replace_standalone(context, sink);
-            }
             return ResumeOutcome::Finished;
         }
         if lost.is_some() || mutant!("every_resumed_stream_is_lost") {
@@ -154,7 +154,8 @@ impl Resuming<'_> {
         streams.open_head(context, revision, number, after);
         let has_hole = after < trimmed && !mutant!("resume_over_a_hole");
         if has_hole {
-            // A hole is never hidden. A standalone stream continues with the remaining events.
+            // A hole is never hidden. A standalone stream continues with the remaining events. If it is
+            // closed, the stream that replaces it says what may have changed.
             let why = trimmed_text(context.limits());
             if !self.end_requests(context, number, &why) {
                 return ResumeOutcome::Trimmed;
@@ -195,11 +196,13 @@ impl Resuming<'_> {
     /// an error. Returns whether the stream continues, as a standalone one does.
     fn end_requests(&mut self, context: &mut StepContext<'_>, number: u64, why: &str) -> bool {
         let Some(stream) = self.delivery.answering.streams.get(number) else { return false };
+        let (requests, is_closed) = (stream.requests.clone(), stream.closed);
         if stream.is_standalone() {
-            self.write_list_changes(context, number);
+            if !is_closed {
+                self.write_list_changes(context, number);
+            }
             return true;
         }
-        let (requests, is_closed) = (stream.requests.clone(), stream.closed);
         if !is_closed {
             for StreamRequest { id, .. } in requests.iter().filter(|request| !request.is_settled())
             {

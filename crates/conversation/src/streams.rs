@@ -330,7 +330,8 @@ impl Streams {
                     let id = Some(self.log.event_id(stream, number));
                     context.write_message(sink, id, data);
                 }
-                EntryKind::Closed => self.finish_sink(context, sink, Ending::Proper),
+                // Former versions could write behind it.
+                EntryKind::Closed => return self.finish_sink(context, sink, Ending::Proper),
                 _ => {}
             }
         }

@@ -169,6 +169,27 @@ fn a_trimmed_standalone_stream_continues_and_notifies_what_to_list_again() {
     assert!(!world.connections[&second].finished);
 }
 
+#[test]
+fn a_standalone_stream_that_was_trimmed_and_closed_is_replaced_as_often_as_it_is_resumed() {
+    let limits = Limits { log_events_max: 3, ..Limits::default() };
+    let mut world = World::live(NEW, limits);
+    let first = world.listen(None);
+    let cut_at = cursor(&world, first);
+    world.send_from_server(Notification::new(Method::PromptsListChanged, None));
+    world.hang_up(first);
+    // The oldest of many streams that no client listens to is closed.
+    for _ in 0..8 {
+        let other = world.listen(None);
+        world.hang_up(other);
+    }
+    for _ in 0..3 {
+        let again = world.listen(Some(cut_at));
+        assert_eq!(world.gist(again), ["notifications/tools/list_changed"]);
+        let connection = &world.connections[&again];
+        assert!(!connection.finished && connection.at.unwrap().stream > cut_at.stream);
+    }
+}
+
 // holds: SSE-02
 #[test]
 fn nothing_with_an_id_is_told_before_the_log_holds_it() {
