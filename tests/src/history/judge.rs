@@ -242,17 +242,16 @@ pub fn judge(entries: &[Entry]) -> Verdict {
             None => request.lines.push(entry),
         }
     }
-    let is_orphan =
-        |request: &Request<'_>| request.lines.iter().any(|l| matches!(l.what, What::Gone { .. }));
+    let is_orphan = |request: &Request<'_>| request.lines.iter().any(|l| may_still_run(&l.what));
     let orphans: BTreeSet<_> =
         requests.iter().filter(|(_, request)| is_orphan(request)).map(|(key, _)| *key).collect();
+    let astray: BTreeSet<_> = entries.iter().filter_map(|entry| astray(&entry.what)).collect();
     for (key, request) in &requests {
         let owners = owners(request, &requests);
-        let rules =
-            RequestRules { key, request, faults: &faults, owners: &owners, orphans: &orphans };
-        let found = rules.all();
+        let (faults, owners, orphans, astray) = (&faults, &owners, &orphans, &astray);
+        let found = RequestRules { key, request, faults, owners, orphans, astray }.all();
         if !found.is_empty() {
-            verdict.scenarios.insert((*key).to_owned(), scenario(entries, request, &owners));
+            verdict.scenarios.insert((*key).to_owned(), scenario(entries, request, owners));
         }
         verdict.violations.extend(found);
     }
@@ -262,6 +261,22 @@ pub fn judge(entries: &[Entry]) -> Verdict {
     verdict.figures.silences = silences(entries, &requests);
     verdict.figures.waits = waits(&requests);
     verdict
+}
+
+/// The call and the number of a log line that came on another stream than that of its call.
+fn astray(what: &What) -> Option<(&str, u64)> {
+    match what {
+        What::Event { on, content: Content::Log { of, number }, .. } if on != of => {
+            Some((of, *number))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a call may still run at its owner when its client observes this: the connection was lost, or
+/// an error says that the result is not known.
+fn may_still_run(what: &What) -> bool {
+    matches!(what, What::Gone { .. } | What::FinalResponse { is_error: true, .. })
 }
 
 /// The observations of a request, and the faults shortly before it and during it.

@@ -446,6 +446,39 @@ fn listened(events: [Vec<What>; 3]) -> Vec<Entry> {
 }
 
 #[test]
+fn a_log_line_that_came_on_a_get_stream_is_not_lost_on_that_of_its_call() {
+    let line = |on: &str, number| What::Event {
+        on: on.into(),
+        id: Some(format!("1.x-{}", number + 1)),
+        content: Content::Log { of: "a".into(), number },
+    };
+    let own = |number| line("a", number);
+    let with = |first: Option<What>| {
+        let begun = [fault(0, "starts", 7), listens(0), sent("a")].into_iter().chain(first);
+        let end = [own(2), own(3), progress("1.x-5", 1), progress("1.x-6", 2)];
+        begun.chain(end).chain([final_response("1.x-7"), ran("a", 7)]).collect::<Vec<_>>()
+    };
+    check(with(Some(own(1))), &[]);
+    check(with(None), &["lost"]);
+    let elsewhere = What::Event {
+        on: "l".into(),
+        id: Some("9.x-2".into()),
+        content: Content::Log { of: "a".into(), number: 1 },
+    };
+    check(with(Some(elsewhere)), &[]);
+}
+
+#[test]
+fn a_question_on_a_get_stream_is_due_only_while_another_call_may_run() {
+    let content = Content::Question { of: "a".into(), id: "1".into() };
+    let asked =
+        || What::Event { on: "l".into(), id: Some("0.x-1".into()), content: content.clone() };
+    check([fault(0, "starts", 7), listens(0), asked()], &["wrong stream"]);
+    let killed = [fault(0, "SIGKILL", 7), What::Gone { on: "b".into(), node: 0 }];
+    check([listens(1)].into_iter().chain(killed).chain([asked()]), &[]);
+}
+
+#[test]
 fn an_event_of_a_get_stream_that_is_lost_is_noticed() {
     let all = [vec![changed("0.x-1")], vec![changed("0.x-2")], vec![changed("0.x-3")]];
     check_entries(&listened(all), &[]);

@@ -17,8 +17,10 @@ pub(super) struct RequestRules<'a> {
     pub(super) faults: &'a Faults,
     /// The processes that may have worked on it.
     pub(super) owners: &'a [u32],
-    /// The calls whose client has disconnected and that may still run at their owner.
+    /// The calls that have no result and may still run at their owner.
     pub(super) orphans: &'a BTreeSet<&'a str>,
+    /// The log lines, by call and number, that came on another stream than that of their call.
+    pub(super) astray: &'a BTreeSet<(&'a str, u64)>,
 }
 
 impl RequestRules<'_> {
@@ -71,7 +73,7 @@ impl RequestRules<'_> {
             if let Some(of) = content.of().filter(|of| *of != self.key) {
                 // A server that runs as a process does not name the call of a log message. If
                 // several calls run, the message goes to the newest one, even if it belongs to a
-                // call whose client has disconnected.
+                // call that its client waits for no more.
                 if !matches!(content, Content::Log { .. }) || !self.orphans.contains(of.as_str()) {
                     found.push(self.violation("wrong stream", format!("{content:?}")));
                 }
@@ -89,6 +91,10 @@ impl RequestRules<'_> {
                 Content::Progress { number, .. } => self.next(&mut progress, *number, found),
                 // A second run repeats its log lines; its progress only rises.
                 Content::Log { number, .. } if !self.request.asked.may_rerun => {
+                    // The lines between came on another stream, where `sessions` and this rule judge them.
+                    while self.astray.contains(&(self.key, logged + 1)) {
+                        logged += 1;
+                    }
                     self.next(&mut logged, *number, found);
                 }
                 Content::Question { id, .. } if !asked.insert(id) => {

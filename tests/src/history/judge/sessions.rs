@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::{Content, Entry, Key, What};
 use super::faults::Faults;
-use super::{HOLD_MS, Violation};
+use super::{HOLD_MS, Violation, may_still_run};
 
 /// How long a message for a GET stream may take after the call that caused it, in milliseconds: a
 /// take-over after a node's death, and a second for the client to reconnect.
@@ -21,6 +21,8 @@ struct Session<'a> {
     /// The times when calls that announce a change were sent, and when their result came.
     announced: Vec<(u64, u64)>,
     pending: BTreeMap<&'a Key, u64>,
+    /// A call without a result may still run.
+    has_orphan: bool,
     /// The time of its deletion, if that is certain.
     ended: Option<u64>,
     last: u64,
@@ -34,6 +36,7 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
         let mut say = |rule, seen: String| {
             found.push(Violation { rule, key: entry.session.clone(), seen });
         };
+        session.has_orphan |= may_still_run(&entry.what);
         match &entry.what {
             What::Deleted { node, status } => {
                 match status {
@@ -65,9 +68,14 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                 session.open.last_mut().into_iter().for_each(|open| open.1 = entry.at);
             }
             What::Event { on, content, .. } if session.listener == Some(on) => {
-                // A log line names no request. It comes here if two requests run because one of
-                // them was lost with its client's connection, and after the result of its call.
-                if content.of().is_some() && !matches!(content, Content::Log { .. }) {
+                // A log line and a question name no request. They come here if two requests run because
+                // the client waits for one of them no more, and log lines also after their call's result.
+                let is_due = match content {
+                    Content::Log { .. } | Content::Other(_) => true,
+                    Content::Question { .. } => session.has_orphan,
+                    Content::Progress { .. } => false,
+                };
+                if !is_due {
                     say("wrong stream", format!("{content:?} on the GET stream"));
                 }
                 if matches!(content, Content::Other(text) if text.contains(ANNOUNCED)) {
