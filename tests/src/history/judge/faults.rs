@@ -26,8 +26,9 @@ const FOUND_OUT_MS: u64 = 3_000;
 /// How long a silent link between two nodes still accepts calls, in milliseconds: the silence is
 /// detected after 900 ms, plus a margin.
 const SILENT_MS: u64 = 1_200;
-/// A shorter silence breaks no link.
-const SILENT_MIN_MS: u64 = 900;
+/// A shorter stop breaks no link. A link is closed 900 ms after the last byte, which arrives up to one
+/// ping (300 ms) before the stop.
+const SILENT_MIN_MS: u64 = 600;
 
 /// The maximum age of writes that a failover loses, in milliseconds.
 const FORGOTTEN_MS: u64 = 5_000;
