@@ -91,6 +91,16 @@ impl Recorded {
         self.nodes[node].take().context("the node is not running")?.kill()
     }
 
+    /// Waits until each running node has lost its links to the nodes that were killed. A call that
+    /// arrives earlier may be sent to a dead node, and then ends with an error.
+    pub async fn deaths_noticed(&self) -> Result<()> {
+        let running = self.nodes.iter().flatten().count();
+        for node in self.nodes.iter().flatten() {
+            reaches(node, "roundhouse_peer_links", |now| now < running as f64).await?;
+        }
+        Ok(())
+    }
+
     /// Opens a session that a node owns.
     pub async fn open(&self, node: usize, revision: &str) -> Result<Client> {
         Client::open_with(self.node(node)?.demo(), revision, json!({ "elicitation": {} })).await

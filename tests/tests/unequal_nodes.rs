@@ -39,6 +39,7 @@ async fn a_full_node_sends_a_dead_nodes_sessions_on_to_one_with_room() -> Result
         orphans.push(cluster.open(0, "2025-11-25").await?);
     }
     cluster.kill(0)?;
+    cluster.deaths_noticed().await?;
     for (number, orphan) in orphans.iter_mut().enumerate() {
         orphan.url = cluster.node(1)?.demo();
         let key = format!("orphan-{number}");
