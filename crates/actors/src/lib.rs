@@ -26,6 +26,7 @@ mod routing;
 mod session;
 mod session_bytes;
 mod settings;
+mod sleeping_bytes;
 mod takeover;
 mod timer;
 mod tombstones;

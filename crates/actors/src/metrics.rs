@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use budget::Budget;
 use conversation::{Cause, Fact, ResumeOutcome};
 use prometheus::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, exponential_buckets,
 };
 use telemetry::{OTHER_TENANTS, TenantLabels, register};
+
+use crate::SessionBytes;
 
 /// Sessions on this node.
 pub(crate) static SESSIONS: LazyLock<IntGauge> =
@@ -84,6 +85,15 @@ static TENANT_SESSION_BYTES: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     )
 });
 
+/// The bytes that the sessions of each tenant keep in the store.
+static TENANT_STORED_BYTES: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register::gauges(
+        "roundhouse_tenant_stored_bytes",
+        "Bytes that the sessions of a tenant keep in Redis, those that fell asleep at this node included.",
+        &["tenant"],
+    )
+});
+
 /// The sessions of each tenant.
 static TENANT_SESSIONS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     register::gauges(
@@ -94,11 +104,19 @@ static TENANT_SESSIONS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
 });
 
 /// Shows what the tenants use: each with a label of its own, and all others together.
-pub(crate) fn show_tenants(labels: &TenantLabels, budget: &Budget, sessions: &[(Arc<str>, usize)]) {
-    SESSION_BYTES.set(budget.used() as i64);
-    let shares = budget.shares();
-    let bytes = shares.iter().map(|share| (&**share.tenant(), share.used()));
-    set(&TENANT_SESSION_BYTES, labels.sums(bytes));
+pub(crate) fn show_tenants(
+    labels: &TenantLabels,
+    bytes: &SessionBytes,
+    sessions: &[(Arc<str>, usize)],
+) {
+    SESSION_BYTES.set(bytes.budget().used() as i64);
+    for (gauges, budget) in
+        [(&TENANT_SESSION_BYTES, bytes.budget()), (&TENANT_STORED_BYTES, bytes.in_store())]
+    {
+        let shares = budget.shares();
+        let used = shares.iter().map(|share| (&**share.tenant(), share.used()));
+        set(gauges, labels.sums(used));
+    }
     let sessions = sessions.iter().map(|(tenant, sessions)| (&**tenant, *sessions));
     set(&TENANT_SESSIONS, labels.sums(sessions));
 }

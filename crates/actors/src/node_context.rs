@@ -12,6 +12,7 @@ use protocol::SessionId;
 use store::Store;
 
 use crate::reply::Bounds;
+use crate::sleeping_bytes::SleepingBytes;
 use crate::tombstones::NodeTombstones;
 use crate::{Care, SessionBytes, Settings, clock};
 
@@ -27,6 +28,8 @@ pub(crate) struct NodeContext {
     pub(crate) cluster: Cluster,
     /// The budget of the bytes that sessions keep.
     pub(crate) session_bytes: SessionBytes,
+    /// What the sessions that fell asleep here keep in the store.
+    pub(crate) sleeping_bytes: SleepingBytes,
     /// The tombstones of sessions that ended here recently.
     pub(crate) tombstones: Arc<NodeTombstones>,
     /// The settings for each tenant's server; other tenants have the default.
@@ -53,6 +56,7 @@ impl NodeContext {
             backends,
             cluster,
             session_bytes,
+            sleeping_bytes: SleepingBytes::default(),
             tombstones: Arc::default(),
             cares: RwLock::new(cares),
         }

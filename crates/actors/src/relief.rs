@@ -20,10 +20,10 @@ use conversation::BudgetVerdict;
 use telemetry::TenantLabels;
 use tokio::time::{Instant, sleep_until};
 
-use crate::metrics;
 use crate::node::Node;
 use crate::session::Relief;
 use crate::session_bytes::SessionBytes;
+use crate::{clock, metrics};
 
 /// The steps, in order.
 const STEPS: [Relief; 4] = [
@@ -135,11 +135,13 @@ impl Rounds {
     }
 }
 
-/// Shows in the metrics how many sessions tenants have, and how many bytes these keep, for as long
-/// as the node exists.
+/// Drops the charges of sleeping sessions that have expired, and shows in the metrics how many sessions
+/// tenants have, and how many bytes these keep, for as long as the node exists.
 pub(crate) async fn show_tenants(bytes: SessionBytes, labels: TenantLabels, node: Weak<Node>) {
-    while let Some(sessions) = node.upgrade().map(|node| node.registry.sessions_by_tenant()) {
-        metrics::show_tenants(&labels, bytes.budget(), &sessions);
+    while let Some(node) = node.upgrade() {
+        node.context.sleeping_bytes.drop_expired(clock::now());
+        metrics::show_tenants(&labels, &bytes, &node.registry.sessions_by_tenant());
+        drop(node);
         tokio::time::sleep(SHOWN_EVERY).await;
     }
 }

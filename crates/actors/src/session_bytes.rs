@@ -1,19 +1,24 @@
-//! The budget of the bytes that sessions keep in memory, divided among the tenants.
+//! The budgets of the bytes that sessions keep in memory and in the store, divided among the tenants.
 
 use std::sync::Arc;
 
 use budget::{Budget, Held, Share, ShareLimits, in_granules};
 use tokio::sync::Notify;
 
-/// The budget of the bytes that sessions keep: their logs, requests, waiting messages, subscriptions,
-/// and the replies that no client has read. Cheap to clone.
+/// The budgets of the bytes that sessions keep. Cheap to clone.
 ///
+/// In memory, these are logs, requests, waiting messages, subscriptions, and the replies that no client has read.
 /// A tenant that exceeds its share has to release bytes, the one with the largest excess first: unread
 /// reply queues are cut, then delivered events are dropped, then idle sessions leave memory. While the share is used up, new
 /// sessions and requests of this tenant are refused. Other tenants are not affected.
+///
+/// In the store, these are records and logs, also of sessions that sleep there. A tenant has as large a
+/// share of the store as of memory. While it is exceeded, a session that becomes idle drops the events
+/// that were delivered, so that they do not stay in the store.
 #[derive(Clone)]
 pub struct SessionBytes {
     budget: Budget,
+    in_store: Budget,
     excess: Arc<Notify>,
 }
 
@@ -22,7 +27,12 @@ impl SessionBytes {
     pub fn new(max: usize, tenants: impl IntoIterator<Item = (Arc<str>, ShareLimits)>) -> Self {
         let excess = Arc::new(Notify::new());
         let notify = Arc::clone(&excess);
-        Self { budget: Budget::notifying(max, tenants, move || notify.notify_one()), excess }
+        let tenants: Vec<_> = tenants.into_iter().collect();
+        Self {
+            in_store: Budget::notifying(max, tenants.iter().cloned(), || {}),
+            budget: Budget::notifying(max, tenants, move || notify.notify_one()),
+            excess,
+        }
     }
 
     /// A budget without a bound.
@@ -33,6 +43,11 @@ impl SessionBytes {
     /// The bytes that the sessions of a tenant keep.
     pub fn used(&self, tenant: &str) -> usize {
         self.budget.share(tenant).map_or(0, |share| share.used())
+    }
+
+    /// The bytes that the sessions of a tenant keep in the store, as far as this node knows.
+    pub fn used_in_store(&self, tenant: &str) -> usize {
+        self.in_store.share(tenant).map_or(0, |share| share.used())
     }
 
     /// The share of a tenant; `None` for one that the settings do not have.
@@ -46,23 +61,37 @@ impl SessionBytes {
         self.share(tenant).unwrap_or_else(|| self.budget.unnamed_share(tenant))
     }
 
+    /// A tenant's share of the store, also of a tenant that the settings do not have.
+    pub(crate) fn share_of_store(&self, tenant: &str) -> Share {
+        self.in_store.share(tenant).unwrap_or_else(|| self.in_store.unnamed_share(tenant))
+    }
+
     /// Divides the bytes anew among these tenants. See [`Budget::divide`].
     pub fn divide(&self, tenants: impl IntoIterator<Item = (Arc<str>, ShareLimits)>) {
+        let tenants: Vec<_> = tenants.into_iter().collect();
+        self.in_store.divide(tenants.iter().cloned());
         self.budget.divide(tenants);
     }
 
     /// Names a tenant before the bytes are divided anew. See [`Budget::name`].
     pub fn name(&self, tenant: &str) -> bool {
+        self.in_store.name(self.in_store.unnamed_share(tenant));
         self.budget.name(self.budget.unnamed_share(tenant))
     }
 
     /// Forgets a tenant that was removed from the settings. See [`Budget::remove`].
     pub fn remove(&self, tenant: &str) {
+        self.in_store.remove(tenant);
         self.budget.remove(tenant);
     }
 
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
+    }
+
+    /// The budget of the bytes in the store.
+    pub(crate) fn in_store(&self) -> &Budget {
+        &self.in_store
     }
 
     /// Returns when a share was exceeded since the last call.

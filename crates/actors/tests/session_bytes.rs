@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
-use actors::{Answer, Refusal, ReplyEvent, SessionBytes, Settings};
+use actors::{Answer, Care, Refusal, ReplyEvent, SessionBytes, Settings};
 use budget::ShareLimits;
 
-use crate::support::{MEDIUM_BYTES, Script, World, next, receive_all, text, wait_until};
+use crate::support::{MEDIUM_BYTES, World, messages, next, receive_all, text, wait_until};
 
 /// A node whose tenant may keep this number of bytes.
 fn bounded(settings: Settings, max: usize) -> World {
+    caring(settings, Care::default(), max)
+}
+
+/// As `bounded`, with these settings for the tenant's server.
+fn caring(settings: Settings, care: Care, max: usize) -> World {
     let limits = ShareLimits { min: 0, max };
-    World::bounded(settings, Script::default(), SessionBytes::new(max, [("acme".into(), limits)]))
+    World::bounded(settings, care, SessionBytes::new(max, [("acme".into(), limits)]))
 }
 
 /// The share of the tenant that is used.
@@ -81,7 +86,7 @@ async fn a_tenant_at_its_bound_does_not_affect_another() {
     let limits = ShareLimits { min: 0, max: MEDIUM_BYTES };
     let tenants = ["acme", "quiet"].map(|name| (Arc::from(name), limits));
     let bytes = SessionBytes::new(2 * MEDIUM_BYTES, tenants);
-    let mut world = World::bounded(Settings::default(), Script::default(), bytes);
+    let mut world = World::bounded(Settings::default(), Care::default(), bytes);
     let caller = world.session().await;
     receive_all(world.call(&caller, 1, "streamed")).await;
     receive_all(world.call(&caller, 2, "streamed")).await;
@@ -89,4 +94,33 @@ async fn a_tenant_at_its_bound_does_not_affect_another() {
     world.tenant = crate::support::tenant("quiet", 10);
     let opened = world.initialize().await.expect("the other tenant opens sessions");
     receive_all(opened.replies).await;
+}
+
+#[actix_rt::test]
+async fn above_the_bound_sessions_keep_no_delivered_events_in_the_store_while_they_sleep() {
+    let mut settings = Settings { hold_ms: 500, ..Settings::default() };
+    settings.session.sleep_after_secs = 1;
+    let stops_at_once = Care { idle_stop_secs: Some(0), ..Care::default() };
+    // Two results fit, a third one does not.
+    let world = caring(settings, stops_at_once, 5 * MEDIUM_BYTES / 2);
+    let in_store = || world.session_bytes.used_in_store("acme");
+    let mut callers = Vec::new();
+    for _ in 0..4 {
+        let caller = world.session().await;
+        let events = messages(&receive_all(world.call(&caller, 1, "streamed")).await);
+        callers.push((caller, events[0].0.clone()));
+        world.wait_until_empty().await;
+        assert!(in_store() <= 5 * MEDIUM_BYTES / 2, "{} bytes", in_store());
+    }
+    assert!(in_store() >= 2 * (MEDIUM_BYTES - 4_096), "{} bytes", in_store());
+    assert_eq!(used(&world), 0, "no session is in memory");
+    let mut replayed = Vec::new();
+    for (caller, after) in &callers {
+        let events = receive_all(world.handle.listen(caller, after.clone())).await;
+        replayed.push(messages(&events).iter().any(|(_, data)| data.len() > MEDIUM_BYTES));
+        receive_all(world.handle.delete(caller)).await;
+        world.wait_until_empty().await;
+    }
+    assert_eq!(replayed, [true, true, false, false]);
+    assert_eq!(in_store(), 0, "a session that was restored is not charged twice");
 }

@@ -302,6 +302,11 @@ impl Parts {
             + self.mirroring.bytes()
     }
 
+    /// The bytes that the record and the log keep in the store.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        self.handshake.bytes() + self.streams.log().bytes() + self.persisted.bytes()
+    }
+
     /// The tenant keeps as much as it may, or less again.
     pub(crate) fn on_budget_verdict(
         &mut self,

@@ -138,6 +138,12 @@ impl Session {
         self.parts.kept_bytes()
     }
 
+    /// The bytes that the session's record and log keep in the store, as far as they depend on what a
+    /// client or server sends.
+    pub fn stored_bytes(&self) -> usize {
+        self.parts.stored_bytes()
+    }
+
     /// The number of the oldest event that a client can request again.
     pub fn first_kept_event(&self) -> u64 {
         self.parts.streams.log().first()

@@ -21,7 +21,7 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 35] = [
+const ONLY_IN_TROUBLE: [&str; 36] = [
     "roundhouse_access_log_left_out_total",
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
@@ -44,6 +44,7 @@ const ONLY_IN_TROUBLE: [&str; 35] = [
     "roundhouse_sessions_evicted_total",
     "roundhouse_session_bytes_reliefs_total",
     "roundhouse_tenant_session_bytes",
+    "roundhouse_tenant_stored_bytes",
     "roundhouse_peer_links_refused_total",
     "roundhouse_redis_connect_failures_total",
     "roundhouse_redis_connections_broken_total",

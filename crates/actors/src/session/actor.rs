@@ -71,6 +71,8 @@ pub(crate) struct SessionActor {
     exchanges: usize,
     /// The bytes that the session keeps, as charged to its tenant's share.
     kept: Held,
+    /// The bytes that its record and log keep, as charged to its tenant's share of the store.
+    pub(super) stored: Held,
     /// No event is dropped for relief before this time: a stream was cut, and its client may resume.
     keeps_events_until: Millis,
     /// Whether the client has completed the handshake, as far as the registry knows.
@@ -113,6 +115,7 @@ impl SessionActor {
             }
         };
         let kept = Held::nothing(&handle.share);
+        let stored = Held::nothing(&context.session_bytes.share_of_store(handle.tenant()));
         Self {
             context,
             handle,
@@ -131,6 +134,7 @@ impl SessionActor {
             timer_fired: false,
             exchanges: 0,
             kept,
+            stored,
             keeps_events_until: Millis(0),
             is_confirmed: false,
             is_budget_exhausted: false,
@@ -199,6 +203,10 @@ impl SessionActor {
     /// Passes one event to the session, and runs the resulting effects and events.
     pub(super) fn handle_event(&mut self, event: Event) {
         let now = clock::now();
+        if matches!(event, Event::DeadlinePassed) {
+            // The session may fall asleep by this event.
+            self.trim_for_store(now);
+        }
         self.step(now, event);
         self.run_until_idle(now);
     }
@@ -325,11 +333,25 @@ impl SessionActor {
         self.sinks.shrink();
     }
 
-    /// Charges the bytes that the session keeps to its tenant's share.
+    /// Charges the bytes that the session keeps to its tenant's shares.
     fn charge_kept_bytes(&mut self) {
         let kept = budget::in_granules(self.session.kept_bytes());
         if kept != self.kept.amount() {
             self.kept.set(kept);
+        }
+        let stored = budget::in_granules(self.session.stored_bytes());
+        if stored != self.stored.amount() {
+            self.stored.set(stored);
+        }
+    }
+
+    /// Drops the delivered events of an idle session while its tenant keeps too many bytes in the
+    /// store, where they would stay while the session sleeps.
+    fn trim_for_store(&mut self, now: Millis) {
+        let is_idle = self.sinks.is_empty() && !self.session.has_work();
+        if is_idle && self.stored.share().is_exceeded() && now >= self.keeps_events_until {
+            self.step(now, Event::Budget(BudgetVerdict::Trim));
+            self.charge_kept_bytes();
         }
     }
 
@@ -367,6 +389,9 @@ impl SessionActor {
             // It is repeated, so it need not wait for the lease.
             Relief::Verdict(verdict) => {
                 if self.may_act() {
+                    if verdict == BudgetVerdict::Sleep {
+                        self.trim_for_store(clock::now());
+                    }
                     self.receive(Event::Budget(verdict), None);
                 }
             }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use budget::Held;
 use conversation::{Cause, Ending, Event, Millis, Refusal};
 use ownership::tombstones::Tombstone;
 
@@ -40,6 +41,11 @@ impl SessionActor {
         let idle_left = self.idle_left(end, now);
         match self.life.replace_with_over() {
             Life::Recorded(mut recorded) => {
+                if end == End::Over(Cause::Asleep) {
+                    self.keep_charge(
+                        now.plus(u64::try_from(idle_left.as_millis()).unwrap_or(u64::MAX)),
+                    );
+                }
                 if moves {
                     recorded.log_writer.lifetimes.released = idle_left.into();
                     recorded.log_writer.release();
@@ -59,6 +65,13 @@ impl SessionActor {
             }
             life @ (Life::Leaving(..) | Life::Over) => self.life = life,
         }
+    }
+
+    /// What the session keeps in the store stays charged to its tenant until the record expires.
+    fn keep_charge(&mut self, expires: Millis) {
+        let nothing = Held::nothing(self.stored.share());
+        let stored = std::mem::replace(&mut self.stored, nothing);
+        self.context.sleeping_bytes.keep(self.handle.session.clone(), stored, expires);
     }
 
     /// How much longer the store keeps the record of a released session.

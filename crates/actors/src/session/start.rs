@@ -152,6 +152,7 @@ pub(crate) fn restore_session(
     // If a concurrent claim registered the session first, this one is dropped; the registered actor
     // claims the session from it.
     let Some(registration) = registry.register(&handle, slot) else { return Ok(()) };
+    node.sleeping_bytes.forget(&handle.session);
     let actor = SessionActor::new(ActorParts {
         context: Arc::clone(node),
         handle,

@@ -247,11 +247,11 @@ impl World {
     }
 
     /// A cluster of one with this budget for the bytes of its sessions.
-    pub(crate) fn bounded(settings: Settings, script: Script, bytes: SessionBytes) -> Self {
+    pub(crate) fn bounded(settings: Settings, care: Care, bytes: SessionBytes) -> Self {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         let membership = Cluster::alone(Arc::clone(&store));
-        let cares = [("acme".into(), Care::default())].into();
-        Self::assemble(settings, cares, Arc::new(script), (store, membership), bytes)
+        let cares = [("acme".into(), care)].into();
+        Self::assemble(settings, cares, Arc::default(), (store, membership), bytes)
     }
 
     /// A cluster of one with these tenants; the first one is the tenant of the world.
