@@ -59,6 +59,9 @@ pub(crate) struct Load {
     /// option, each connection sends the next call when the last one is answered.
     #[arg(long)]
     pub(crate) rate: Option<f64>,
+    /// Sends each call to a node that does not own its session (`calls`).
+    #[arg(long)]
+    pub(crate) forwarded: bool,
     /// The pause between two progress events, in milliseconds (`progress`).
     #[arg(long, default_value_t = 0)]
     pub(crate) interval_ms: u64,

@@ -13,7 +13,7 @@ th:nth-child(1),td:nth-child(1){text-align:left}svg{width:100%;margin:1rem 0;fon
 svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3f3f3;padding:0 .2rem}.note{color:#555}";
 
 /// The description of each scenario, in the order of the page.
-const SCENARIOS: [(&str, &str); 11] = [
+const SCENARIOS: [(&str, &str); 12] = [
     (
         "calls",
         "Each connection has a session of its own and calls a tool that echoes its arguments. It sends the next call when the last one is answered.",
@@ -22,6 +22,7 @@ const SCENARIOS: [(&str, &str); 11] = [
         "calls-at-a-rate",
         "The same at a fixed rate, at any speed of the server. Latency is counted from the time when a call was due, so it includes the wait for the previous call.",
     ),
+    ("forwarded-calls", "The same as `calls`, each call at a node that does not own its session."),
     ("churn", "Each session is opened, lists the tools once, and ends: four requests a session."),
     (
         "progress",

@@ -14,10 +14,12 @@ pub(crate) async fn run(
     bar: &ProgressBar,
 ) -> anyhow::Result<Figures> {
     bar.set_length(load.secs as u64);
+    let has_others = target.endpoints.len() > 1;
+    anyhow::ensure!(!load.forwarded || has_others, "--forwarded needs a server with several nodes");
     // Sessions are opened before the watch starts: only calls are measured.
     let mut callers = Vec::new();
     for number in 0..load.connections {
-        callers.push(Caller::new(target, number).await?);
+        callers.push(Caller::new(target, number, load.forwarded).await?);
     }
     let watch = Stopwatch::start(target)?;
     let mut callers = callers.into_iter();
@@ -32,21 +34,27 @@ pub(crate) async fn run(
         }
     });
     let tally = tally.await?;
-    let name = if load.rate.is_some() { "calls-at-a-rate" } else { "calls" };
+    let name = match (load.rate.is_some(), load.forwarded) {
+        (true, _) => "calls-at-a-rate",
+        (false, true) => "forwarded-calls",
+        (false, false) => "calls",
+    };
     watch.stop(name, tally)
 }
 
 /// A session, with a connection to each endpoint of the target. Each call goes to the next
-/// endpoint, as through a balancer without affinity.
+/// endpoint, as through a balancer without affinity, or always to the one after that of the owner.
 pub(super) struct Caller {
     wires: Vec<Wire>,
     sessions: Vec<Session>,
     tool: mcp::Tool,
     turn: usize,
+    /// How far the turn advances with each call.
+    advance: usize,
 }
 
 impl Caller {
-    pub(super) async fn new(target: &Target, number: usize) -> anyhow::Result<Self> {
+    pub(super) async fn new(target: &Target, number: usize, forwarded: bool) -> anyhow::Result<Self> {
         let mut wires = Vec::new();
         for endpoint in &target.endpoints {
             wires.push(Wire::connect(endpoint.address, None).await?);
@@ -54,7 +62,8 @@ impl Caller {
         let home = number % wires.len();
         let session = target.session(&target.endpoints[home], &mut wires[home]).await?;
         let sessions = target.endpoints.iter().map(|endpoint| session.at(endpoint)).collect();
-        Ok(Self { wires, sessions, tool: target.echo.clone(), turn: number })
+        let (turn, advance) = if forwarded { (home + 1, 0) } else { (number, 1) };
+        Ok(Self { wires, sessions, tool: target.echo.clone(), turn, advance })
     }
 
     pub(super) async fn call_until_over(
@@ -66,7 +75,7 @@ impl Caller {
         let mut tally = Tally::new()?;
         let began = std::time::Instant::now();
         while let Some(due) = pace.turn().await {
-            self.turn += 1;
+            self.turn += self.advance;
             let entry = self.turn % self.wires.len();
             let (_, request) = self.sessions[entry].call(&self.tool, false);
             match mcp::call(&mut self.wires[entry], &request).await {

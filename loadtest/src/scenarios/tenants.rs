@@ -24,7 +24,7 @@ pub(crate) async fn run(
     let alone = quiet(target, load, bar).await?;
     let mut callers = Vec::new();
     for number in 0..load.connections {
-        callers.push(Caller::new(neighbour, number).await?);
+        callers.push(Caller::new(neighbour, number, false).await?);
     }
     let noisy_load = Load { rate: None, ..load.clone() };
     let mut callers = callers.into_iter();
@@ -54,7 +54,7 @@ pub(crate) async fn run(
 
 async fn quiet(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
     let load = Load { rate: Some(QUIET_RATE), connections: 1, ..load.clone() };
-    let caller = Caller::new(target, 0).await?;
+    let caller = Caller::new(target, 0, false).await?;
     let watch = Stopwatch::start(target)?;
     let tally = caller.call_until_over(Pace::new(&load, 0, 1), true, bar).await?;
     watch.stop("tenants", tally)
