@@ -124,9 +124,9 @@ fn npm_registry() -> Result<String> {
     output(Command::new("npm").args(["config", "get", "registry"]).env("PATH", tools::path()))
 }
 
-/// The index that this machine's pip uses.
+/// The index that this machine's pip uses. Of the environments of the tests only that of uv has a pip.
 fn pip_index() -> Result<String> {
-    let python = tools::python("py1");
+    let python = tools::python("uv");
     let told =
         output(Command::new(&python).args(["-m", "pip", "config", "get", "global.index-url"]));
     if let Ok(url) = std::env::var("PIP_INDEX_URL").or(told) {
