@@ -99,6 +99,7 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         sessions: if smoke { 20 } else { 50 },
         idle: false,
         rate: None,
+        forwarded: false,
         interval_ms: 0,
         events: 10,
         kills: if smoke { 1 } else { 3 },

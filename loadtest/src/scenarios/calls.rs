@@ -54,7 +54,11 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) async fn new(target: &Target, number: usize, forwarded: bool) -> anyhow::Result<Self> {
+    pub(super) async fn new(
+        target: &Target,
+        number: usize,
+        forwarded: bool,
+    ) -> anyhow::Result<Self> {
         let mut wires = Vec::new();
         for endpoint in &target.endpoints {
             wires.push(Wire::connect(endpoint.address, None).await?);
