@@ -20,6 +20,8 @@ pub struct Client {
     http: reqwest::Client,
     /// The endpoint.
     pub url: String,
+    /// The key that is sent with each request, if the client has one.
+    pub key: Option<String>,
     /// The session id, once the client has one.
     pub session: Option<String>,
     /// The revision that was negotiated.
@@ -36,6 +38,7 @@ impl Client {
             // No connection pool: a test that cuts connections must not reuse an old connection.
             http: reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client"),
             url: url.into(),
+            key: None,
             session: None,
             revision: revision.to_owned(),
             welcome: Value::Null,
@@ -46,7 +49,13 @@ impl Client {
     /// Another client of the same session.
     pub fn twin(&self) -> Self {
         let twin = Self::new(self.url.clone(), &self.revision);
-        Self { session: self.session.clone(), welcome: self.welcome.clone(), ..twin }
+        let (session, key) = (self.session.clone(), self.key.clone());
+        Self { session, key, welcome: self.welcome.clone(), ..twin }
+    }
+
+    /// The same client with this key.
+    pub fn with_key(self, key: &str) -> Self {
+        Self { key: Some(key.to_owned()), ..self }
     }
 
     /// The same client, which keeps its connection for further requests.
@@ -66,11 +75,15 @@ impl Client {
         revision: &str,
         capabilities: Value,
     ) -> Result<Self> {
-        let mut client = Self::new(url, revision);
-        client.initialize(capabilities).await?;
-        let response = client.notify("notifications/initialized", json!({})).await?;
+        Self::new(url, revision).opened(capabilities).await
+    }
+
+    /// The same client with a session, in which it declares these capabilities.
+    pub async fn opened(mut self, capabilities: Value) -> Result<Self> {
+        self.initialize(capabilities).await?;
+        let response = self.notify("notifications/initialized", json!({})).await?;
         ensure!(response.status() == 202, "initialized got {}", response.status());
-        Ok(client)
+        Ok(self)
     }
 
     /// The first exchange of the handshake.
@@ -117,6 +130,9 @@ impl Client {
     /// An HTTP request with the headers that a client of the revision sends.
     pub fn http(&self, method: Method) -> RequestBuilder {
         let mut request = self.http.request(method.clone(), &self.url);
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
         if let Some(session) = &self.session {
             request = request.header("Mcp-Session-Id", session);
             // Revisions before 2025-06-18 do not have this header.

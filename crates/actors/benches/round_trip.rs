@@ -32,13 +32,7 @@ async fn session() -> (Handle, Caller) {
     let backends = Backends::new([("acme".into(), backend)]);
     let handle =
         Handle::new(NodeParts::alone(Settings::default(), Arc::new(Memory::default()), backends));
-    let tenant = Arc::new(Tenant {
-        name: "acme".into(),
-        allowed_origins: Vec::new(),
-        cors_headers: Vec::new(),
-        sessions_max: usize::MAX,
-        is_leaving: false,
-    });
+    let tenant = Arc::new(Tenant::of_peer("acme".into(), usize::MAX));
     let principal = Principal::anonymous();
     let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let request = Request::new(0.into(), Method::Initialize, Some(params));

@@ -10,6 +10,7 @@ use actors::Handle;
 use budget::Budget;
 use tenants::{Principal, Tenant, Tenants, TenantsOfThread};
 
+use crate::authentication::Credential;
 use crate::body::Body;
 use crate::collecting::Collecting;
 use crate::cors::AllowedHeaders;
@@ -49,7 +50,7 @@ impl Front {
     ) -> Result<Self, Error> {
         let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies));
         Ok(Self {
-            service: Service::new(settings, handle, drain, collecting)?,
+            service: Service::new(settings, handle, tenants, drain, collecting)?,
             anonymous: Principal::anonymous(),
             exchanges: Exchanges::new(reporting, tenants),
             tenants: TenantsOfThread::new(tenants),
@@ -96,17 +97,24 @@ impl Front {
                 origin = heads.origin;
                 match (found, &tenant) {
                     (Some((_, endpoint)), Some(tenant)) => {
-                        let principal = self.anonymous.clone();
-                        let mut request = FrontRequest::new(
-                            tenant,
-                            principal,
-                            head,
-                            heads,
-                            payload,
-                            connection,
-                            &mut exchange,
-                        );
-                        self.serve(endpoint, &mut request).await
+                        match self.authenticate(&head.method, tenant, &heads) {
+                            Err(refused) => {
+                                exchange.refused(refused.rejection().code.number());
+                                refused.unread(payload).into_response()
+                            }
+                            Ok(credential) => {
+                                let mut request = FrontRequest::new(
+                                    tenant,
+                                    credential,
+                                    head,
+                                    heads,
+                                    payload,
+                                    connection,
+                                    &mut exchange,
+                                );
+                                self.serve(endpoint, &mut request).await
+                            }
+                        }
                     }
                     // A page can read the answer only after a preflight.
                     _ if is_preflight(head) => {
@@ -140,11 +148,16 @@ impl Front {
 
     /// Refuses a body before its client sends it, if the client waits for that.
     pub(crate) fn expect(&self, request: Request) -> Result<Request, Response<BoxBody>> {
+        let found = route::find(request.path());
+        let (tenant, endpoint) = (found.map(|found| found.0), found.map(|found| found.1));
+        let tenant = tenant.and_then(|tenant| self.tenants.find(tenant));
         let checked = Heads::read(&request.head().headers, self.header_bytes_max)
             .map_err(Refused::from)
             .and_then(|heads| {
+                if let Some(tenant) = &tenant {
+                    self.authenticate(request.method(), tenant, &heads)?;
+                }
                 let is_post = request.method() == Method::POST;
-                let endpoint = route::find(request.path()).map(|(_, endpoint)| endpoint);
                 let in_session = heads.session.is_some() || endpoint == Some(Endpoint::Messages);
                 let bound = self.service.body_bound(in_session);
                 if is_post { Ok(bound.check(heads.content_length)?) } else { Ok(()) }
@@ -156,9 +169,6 @@ impl Front {
                 let mut response = refused.into_response();
                 // The client may send the body all the same.
                 response.head_mut().set_connection_type(ConnectionType::Close);
-                let found = route::find(request.path());
-                let (tenant, endpoint) = (found.map(|found| found.0), found.map(|found| found.1));
-                let tenant = tenant.and_then(|tenant| self.tenants.find(tenant));
                 metrics::count_response(endpoint, request.method(), response.status());
                 self.exchanges.begin(request.method(), endpoint, tenant.as_ref()).finish(&response);
                 Err(response.map_into_boxed_body())
@@ -201,6 +211,20 @@ impl Front {
                 _ => Ok(heads),
             },
         }
+    }
+
+    /// Finds the client of a request (SEC-05). A preflight has no credential (CORS-02), and is answered
+    /// without one.
+    fn authenticate(
+        &self,
+        method: &Method,
+        tenant: &Tenant,
+        heads: &Heads<'_>,
+    ) -> Result<Credential, Refused> {
+        if *method == Method::OPTIONS {
+            return Ok(Credential::of_anyone(&self.anonymous));
+        }
+        Ok(Credential::find(tenant, heads.authorization, &self.anonymous)?)
     }
 
     fn preflight(

@@ -8,14 +8,16 @@ use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle};
 use bytes::Bytes;
 use protocol::SessionId;
-use tenants::{Principal, Tenant};
+use tenants::{Tenant, Tenants};
 
+use crate::authentication::Credential;
 use crate::client_address::AddressKey;
 use crate::collecting::{Bound, Collecting};
 use crate::drain::Drain;
 use crate::exchange::Exchange;
 use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
+use crate::lapse::Lapse;
 use crate::origin::public_path;
 use crate::refusal::Refused;
 use crate::route::Endpoint;
@@ -25,7 +27,7 @@ use crate::{Error, Settings};
 /// One request that passed the shared checks.
 pub(crate) struct FrontRequest<'a> {
     pub(crate) tenant: &'a Arc<Tenant>,
-    pub(crate) principal: Principal,
+    pub(crate) credential: Credential,
     pub(crate) method: &'a Method,
     pub(crate) query: &'a str,
     pub(crate) heads: Heads<'a>,
@@ -44,7 +46,7 @@ impl<'a> FrontRequest<'a> {
     /// A request whose body is not collected.
     pub(crate) fn new(
         tenant: &'a Arc<Tenant>,
-        principal: Principal,
+        credential: Credential,
         head: &'a RequestHead,
         heads: Heads<'a>,
         payload: Payload,
@@ -53,7 +55,7 @@ impl<'a> FrontRequest<'a> {
     ) -> Self {
         Self {
             tenant,
-            principal,
+            credential,
             method: &head.method,
             query: head.uri.query().unwrap_or_default(),
             heads,
@@ -67,7 +69,8 @@ impl<'a> FrontRequest<'a> {
 
     /// The caller of this request, for this session.
     pub(crate) fn caller(&self, session: SessionId) -> Caller {
-        Caller { tenant: Arc::clone(self.tenant), principal: self.principal.clone(), session }
+        let principal = self.credential.principal.clone();
+        Caller { tenant: Arc::clone(self.tenant), principal, session }
     }
 
     /// Whether the request asks for a new session.
@@ -98,6 +101,8 @@ pub(crate) struct Service {
     pub(crate) handle: Handle,
     pub(crate) public_path: Arc<str>,
     pub(crate) drain: Arc<Drain>,
+    /// The tenants as they are now, and their changes.
+    tenants: Tenants,
     collecting: Collecting,
     rate: Arc<SessionRate>,
 }
@@ -107,16 +112,23 @@ impl Service {
     pub(crate) fn new(
         settings: &Settings,
         handle: Handle,
+        tenants: &Tenants,
         drain: Arc<Drain>,
         collecting: Collecting,
     ) -> Result<Self, Error> {
         Ok(Self {
             handle,
             drain,
+            tenants: tenants.clone(),
             public_path: public_path(settings)?.into(),
             collecting,
             rate: Arc::new(SessionRate::new(settings)?),
         })
+    }
+
+    /// Resolves when the credential of the request has ended, if it can.
+    pub(crate) fn lapse(&self, request: &FrontRequest<'_>) -> Option<Lapse> {
+        request.credential.lapse(&self.tenants, request.tenant)
     }
 
     /// The handle with which the request's client creates a session, if its address may do so now.

@@ -4,14 +4,17 @@
 //! two, so the request is refused. The HTTP layer itself enforces this for `Content-Length`,
 //! `Transfer-Encoding` and `Host`.
 
+use std::fmt;
+
 use actix_http::header::{self, HeaderMap};
 
 use crate::accept::Accept;
 
 /// The headers that the front uses. Names are compared without case (SES-13).
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Heads<'a> {
     pub(crate) accept: Accept,
+    pub(crate) authorization: Option<&'a str>,
     pub(crate) content_encoding: Option<&'a str>,
     pub(crate) content_length: Option<u64>,
     pub(crate) content_type: Option<&'a str>,
@@ -27,6 +30,13 @@ pub(crate) struct Heads<'a> {
     /// The `Mcp-*` headers that mirror a body, as received; at most as many as the HTTP layer
     /// accepts.
     pub(crate) mirrored: Vec<(&'a str, &'a [u8])>,
+}
+
+impl fmt::Debug for Heads<'_> {
+    /// The values may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Heads").finish_non_exhaustive()
+    }
 }
 
 /// Why the headers were refused.
@@ -50,6 +60,7 @@ impl<'a> Heads<'a> {
             bytes += name.len() + value.len();
             let slot = match name {
                 "content-encoding" => &mut heads.content_encoding,
+                "authorization" => &mut heads.authorization,
                 "expect" => &mut heads.expect,
                 "sec-fetch-site" => &mut heads.fetch_site,
                 "content-type" => &mut heads.content_type,

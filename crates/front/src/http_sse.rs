@@ -28,7 +28,8 @@ pub(crate) async fn open(
         return Err(Refused::accept("text/event-stream"));
     }
     let handle = service.creating_handle(request)?;
-    let Opened { session, replies } = handle.connect(request.tenant, &request.principal).await?;
+    let principal = &request.credential.principal;
+    let Opened { session, replies } = handle.connect(request.tenant, principal).await?;
     request.accepted();
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
     // escaping.
@@ -37,6 +38,7 @@ pub(crate) async fn open(
     request.exchange.of_session(&session);
     let exchange = request.exchange.take();
     let body = SseBody::new(replies, Present::new(&service.drain), exchange);
+    let body = body.until(service.lapse(request));
     Ok(events(body.with_endpoint(&endpoint), None))
 }
 

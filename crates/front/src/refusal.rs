@@ -23,13 +23,45 @@ pub(crate) struct Refused {
     rejection: Rejection,
     allow: Option<&'static str>,
     retry_after_secs: Option<u32>,
+    challenge: Option<Challenge>,
     unread: Payload,
+}
+
+/// What `WWW-Authenticate` says (RFC 6750, section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Challenge {
+    /// A credential is needed. A request without one is told no error code.
+    Needed,
+    /// The credential is not valid.
+    InvalidToken,
+    /// The header with the credential is malformed.
+    InvalidRequest,
+}
+
+impl Challenge {
+    fn header(self, message: &str) -> Option<HeaderValue> {
+        let error = match self {
+            Self::Needed => return Some(HeaderValue::from_static("Bearer")),
+            Self::InvalidToken => "invalid_token",
+            Self::InvalidRequest => "invalid_request",
+        };
+        // The messages are of this crate and have only visible ASCII, without a quotation mark.
+        let challenge = format!("Bearer error=\"{error}\", error_description=\"{message}\"");
+        HeaderValue::from_str(&challenge).ok()
+    }
 }
 
 impl Refused {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         let rejection = Rejection::new(code, message);
-        Self { status, rejection, allow: None, retry_after_secs: None, unread: Payload::None }
+        Self {
+            status,
+            rejection,
+            allow: None,
+            retry_after_secs: None,
+            challenge: None,
+            unread: Payload::None,
+        }
     }
 
     fn invalid(status: StatusCode, message: impl Into<String>) -> Self {
@@ -71,6 +103,16 @@ impl Refused {
     /// The origin of the page is not allowed (SEC-02).
     pub(crate) fn origin() -> Self {
         Self::invalid(StatusCode::FORBIDDEN, "the origin is not allowed here")
+    }
+
+    /// The sender is not known: its credential is missing, malformed or not valid (SEC-08).
+    pub(crate) fn unauthenticated(challenge: Challenge, message: &'static str) -> Self {
+        let status = match challenge {
+            Challenge::Needed | Challenge::InvalidToken => StatusCode::UNAUTHORIZED,
+            Challenge::InvalidRequest => StatusCode::BAD_REQUEST,
+        };
+        let refused = Self::new(status, ErrorCode::Refused, message);
+        Self { challenge: Some(challenge), ..refused }
     }
 
     /// The host name is not one of this server's (SEC-03).
@@ -183,6 +225,10 @@ impl Refused {
         if let Some(allow) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }
+        let challenge = self.challenge.and_then(|c| c.header(&self.rejection.message));
+        if let Some(challenge) = challenge {
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
@@ -202,7 +248,8 @@ impl From<Rejection> for Refused {
             | ErrorCode::HeaderMismatch
             | ErrorCode::Refused => StatusCode::BAD_REQUEST,
         };
-        Self { status, rejection, allow: None, retry_after_secs: None, unread: Payload::None }
+        let Rejection { id, code, message } = rejection;
+        Self::new(status, code, message).of(id)
     }
 }
 

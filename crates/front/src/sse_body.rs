@@ -14,6 +14,7 @@ use telemetry::Outcome;
 
 use crate::drain::Present;
 use crate::exchange::Exchange;
+use crate::lapse::Lapse;
 use crate::metrics::{GaugeGuard, STREAMS};
 use crate::pieces::{PIECE_BYTES, Pieces};
 
@@ -24,7 +25,6 @@ const CHUNK_BYTES: usize = PIECE_BYTES;
 const CHUNK_BYTES_MIN: usize = 128;
 
 /// The body of one SSE response.
-#[derive(Debug)]
 pub(crate) struct SseBody {
     replies: ReplyStream,
     buffer: BytesMut,
@@ -33,6 +33,8 @@ pub(crate) struct SseBody {
     end: End,
     /// Is this the only stream of a session of HTTP+SSE: does it carry the responses to all of its POSTs?
     carries_all: bool,
+    /// The end of the client's credential, if it can end.
+    lapse: Option<Lapse>,
     exchange: Exchange,
     _open: GaugeGuard,
     _present: Present,
@@ -66,10 +68,18 @@ impl SseBody {
             long: Pieces::default(),
             end: End::Open,
             carries_all: false,
+            lapse: None,
             exchange,
             _open: GaugeGuard::new(&STREAMS),
             _present: present,
         }
+    }
+
+    /// The same body, which is broken off when the credential ends: its client resumes it with a new
+    /// one.
+    pub(crate) fn until(mut self, lapse: Option<Lapse>) -> Self {
+        self.lapse = lapse;
+        self
     }
 
     /// The same body, beginning with the event that names the endpoint for POSTs (HTTP+SSE).
@@ -115,6 +125,12 @@ impl SseBody {
     /// Encodes what is ready. If it stops before the reply stream is exhausted, the chunk is not
     /// empty, so this is called again.
     fn fill(&mut self, context: &mut Context<'_>) {
+        if let Some(lapse) = &mut self.lapse
+            && self.end == End::Open
+            && lapse.as_mut().poll(context).is_ready()
+        {
+            self.end = End::Breaking;
+        }
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
             match self.replies.poll_next(context) {
                 Poll::Ready(Some(ReplyEvent::Frame(frame))) => {

@@ -99,7 +99,7 @@ async fn post_initialize(
     let handle = service.creating_handle(request);
     let handle = handle.map_err(|refused| refused.of(Some(initialize.id.clone())))?;
     let Opened { session, replies } = handle
-        .initialize(request.tenant, &request.principal, initialize, mirrored(request))
+        .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;
     request.exchange.of_session(&session);
     Ok(await_response(service, request, replies, Some(&session)).await?)
@@ -189,6 +189,7 @@ async fn await_response(
             request.accepted();
             let exchange = request.exchange.take();
             let body = SseBody::new(replies, Present::new(&service.drain), exchange);
+            let body = body.until(service.lapse(request));
             Ok(events(body, session.filter(|_| welcome)))
         }
         // The session left this node before it answered.

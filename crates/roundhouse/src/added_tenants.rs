@@ -1,23 +1,14 @@
 //! Adds tenants to a settings file: `roundhouse add` and `roundhouse import`.
-//!
-//! New tables are written at the end of the file, so that every comment and the order of the file
-//! stay. The whole result is checked before it replaces the file.
 
 use std::fmt::Write as _;
-use std::fs::Permissions;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
-use crate::Roundhouse;
 use crate::client_file::Server;
 use crate::secrets;
-use crate::settings::{Environment, Settings, values};
-
-/// The permissions of a new settings file, which may hold secrets.
-const MODE: u32 = 0o600;
+use crate::settings::values;
+use crate::settings_file::SettingsFile;
 
 /// The name of the backend of an added tenant.
 const BACKEND: &str = "main";
@@ -106,20 +97,9 @@ fn has_input(text: &str) -> bool {
 /// Adds the tenants to the file, which is created if it is not there. Returns what an operator
 /// should know of the result.
 pub(crate) fn add(file: &Path, servers: &[Server]) -> anyhow::Result<Vec<String>> {
-    // A link to the settings stays a link.
-    let target = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let old = match target.exists() {
-        true => crate::settings::file_text(&target).map_err(anyhow::Error::msg)?,
-        false => String::new(),
-    };
-    refuse_existing(file, &old, servers)?;
-    let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
-    let tables = toml(servers);
-    let tables = if old.is_empty() { tables.trim_start() } else { &tables };
-    let new = format!("{old}{gap}{tables}");
-    let findings = check(file, &new)?;
-    replace(&target, &new).with_context(|| format!("{} cannot be written", file.display()))?;
-    Ok(findings)
+    let old = SettingsFile::read(file)?;
+    refuse_existing(file, old.text(), servers)?;
+    old.append(&toml(servers))
 }
 
 /// A tenant that is in the file is never changed.
@@ -139,49 +119,6 @@ fn refuse_existing(file: &Path, old: &str, servers: &[Server]) -> anyhow::Result
         file.display(),
         there.join(", ")
     )
-}
-
-/// Checks the whole result as `roundhouse check` does.
-fn check(file: &Path, new: &str) -> anyhow::Result<Vec<String>> {
-    let refused = || {
-        format!("{} would not be valid with the new tenants; nothing was written", file.display())
-    };
-    let reading = Settings::examine_text(file, new, &Environment::of_process());
-    // Planning needs a runtime. This one never runs, so nothing is connected.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let _inside = runtime.enter();
-    let plan = Roundhouse::from_reading(reading).plan().with_context(refused)?;
-    Ok(plan.findings.findings().iter().map(|finding| finding.without_severity()).collect())
-}
-
-/// Replaces the file in one step: another process sees the old text or the new one.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let folder = match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let mut name = std::ffi::OsString::from(".");
-    name.push(file.file_name().unwrap_or_default());
-    name.push(format!(".{}", std::process::id()));
-    let beside = folder.join(name);
-    let written = write_beside(file, &beside, text).and_then(|()| std::fs::rename(&beside, file));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    written
-}
-
-fn write_beside(file: &Path, beside: &Path, text: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-    let mut options = std::fs::OpenOptions::new();
-    let mut new = options.write(true).create_new(true).mode(MODE).open(beside)?;
-    if let Ok(old) = std::fs::metadata(file) {
-        // Only root may give a file to another user.
-        let _ = std::os::unix::fs::fchown(&new, Some(old.uid()), Some(old.gid()));
-        new.set_permissions(Permissions::from_mode(old.permissions().mode()))?;
-    }
-    new.write_all(text.as_bytes())?;
-    new.sync_all()
 }
 
 #[cfg(test)]

@@ -132,6 +132,9 @@ pub enum Command {
     Add(Add),
     /// Add the servers of a client's file (`mcpServers`) as tenants to a settings file.
     Import(Import),
+    /// Make a key with which a client may use a tenant's endpoint, and add its SHA-256 to a settings
+    /// file. The key is printed once, and stored nowhere.
+    Key(Key),
 }
 
 /// `roundhouse serve`.
@@ -222,6 +225,33 @@ pub struct Import {
     /// created if it is not there. Its comments and its order stay.
     #[arg(long, value_name = "FILE")]
     pub into: Option<PathBuf>,
+}
+
+/// `roundhouse key`.
+#[derive(Debug, Args)]
+#[command(after_help = help(
+    "  roundhouse key files ada --days 365\n  \
+     roundhouse key files ada-2027 --subject ada --into /etc/roundhouse/roundhouse.toml\n  \
+     roundhouse key files ada --print\n"
+))]
+pub struct Key {
+    /// The tenant, whose `auth` is `"keys"`.
+    pub tenant: String,
+    /// The name of the key, as in `[tenants.TENANT.keys.NAME]`: letters, digits, `-` and `_`.
+    pub name: String,
+    /// The client that gets the key, if that is not NAME. Sessions belong to the client: with a second key
+    /// of the same subject it can use them before the first key is removed.
+    #[arg(long, value_name = "SUBJECT")]
+    pub subject: Option<String>,
+    /// The key ends after so many days; without this option it does not end.
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: Option<u32>,
+    /// The settings file (TOML). Its comments and its order stay.
+    #[arg(long, value_name = "FILE", default_value = "roundhouse.toml")]
+    pub into: PathBuf,
+    /// Write no file: print what to write to standard error.
+    #[arg(long, conflicts_with = "into")]
+    pub print: bool,
 }
 
 fn listen(written: &str) -> Result<SocketAddr, String> {

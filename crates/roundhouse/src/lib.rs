@@ -29,6 +29,7 @@
 //! # Ok(()) }
 //! ```
 
+mod added_keys;
 mod added_tenants;
 mod advice;
 mod assemble;
@@ -55,6 +56,7 @@ mod reload;
 mod sandbox;
 mod secrets;
 pub mod settings;
+mod settings_file;
 mod shares;
 mod signals;
 mod started_servers;

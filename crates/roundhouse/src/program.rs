@@ -10,7 +10,8 @@ use anyhow::{Context as _, bail};
 use cluster::Cluster;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::cli::{Add, Check, Command, Import, Serve, Stdio};
+use crate::added_keys::{self, NewKey};
+use crate::cli::{Add, Check, Command, Import, Key, Serve, Stdio};
 use crate::client_file::{self, Server};
 use crate::descriptors::{self, Descriptors};
 use crate::memory::Memory;
@@ -30,6 +31,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(check) => self::check(&check),
         Command::Add(add) => self::add(add),
         Command::Import(import) => self::import(&import),
+        Command::Key(key) => self::key(&key),
     }
 }
 
@@ -217,6 +219,29 @@ fn import(import: &Import) -> anyhow::Result<()> {
     print(&format!("added tenants {} to {}\n", names.join(", "), into.display()))
 }
 
+fn key(key: &Key) -> anyhow::Result<()> {
+    let Key { tenant, name, into, .. } = key;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if name.is_empty() || !name.chars().all(is_plain) {
+        bail!("the name of a key has letters of ASCII, digits, `-` and `_` only; write another");
+    }
+    let new = NewKey::make(key.subject.as_deref(), key.days)?;
+    if key.print {
+        say_notes(
+            [format!("write this into the settings:\n{}", new.toml(tenant, name))].into_iter(),
+        );
+    } else {
+        let findings = added_keys::add(into, tenant, name, &new)?;
+        let added = format!(
+            "added `tenants.{tenant}.keys.{name}` to {}; a running node reads it by itself",
+            into.display()
+        );
+        say_notes(findings.into_iter().chain([added]));
+    }
+    say_notes(["the key is shown this once".to_owned()].into_iter());
+    print(&format!("{}\n", new.key))
+}
+
 /// Writes notes to standard error, since standard output may be the settings themselves.
 fn say_notes(notes: impl Iterator<Item = String>) {
     for note in notes {
@@ -231,7 +256,11 @@ fn found(file: &Path, settings: &Settings) -> String {
     found += &format!("operators: {}\n", settings.admin.listen);
     for (name, tenant) in &settings.tenants {
         let auth = tenant.tenant.auth.as_deref().unwrap_or_default();
-        found += &format!("tenant {name}: /{name}/mcp, auth {auth}, {}\n", backends(tenant));
+        let keys = match (auth, tenant.tenant.keys.len()) {
+            ("keys", count) => format!(" ({count})"),
+            _ => String::new(),
+        };
+        found += &format!("tenant {name}: /{name}/mcp, auth {auth}{keys}, {}\n", backends(tenant));
     }
     let descriptors = descriptors_of(settings);
     found += &format!("{}\n", descriptors.summary());

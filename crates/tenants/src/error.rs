@@ -34,13 +34,13 @@ pub enum Error {
     /// `auth` is missing: the settings do not state which clients may use the endpoint.
     #[error(
         "`tenants.{0}.auth` is missing; write `auth = \"open\"` under [tenants.{0}] if every client \
-         that can reach the endpoint may use it"
+         that can reach the endpoint may use it, or `auth = \"keys\"` if each client has a key"
     )]
     AuthMissing(String),
     /// `auth` has an unknown value.
     #[error(
-        "`tenants.{name}.auth` is {written:?}, which is not known; write `auth = \"open\"`, the only \
-         kind so far, if every client that can reach the endpoint may use it"
+        "`tenants.{name}.auth` is {written:?}, which is not known; write `auth = \"keys\"` if each \
+         client has a key, or `auth = \"open\"` if every client that can reach the endpoint may use it"
     )]
     AuthUnknown {
         /// The tenant.
@@ -76,5 +76,80 @@ pub enum Error {
         name: String,
         /// The limit's key.
         limit: &'static str,
+    },
+    /// An open endpoint has keys, which no client would have to present.
+    #[error(
+        "`tenants.{0}.auth` is \"open\", and `tenants.{0}.keys` has keys that no client would need; \
+         write `auth = \"keys\"`, or remove the keys"
+    )]
+    KeysOfOpenTenant(String),
+    /// A tenant has too many keys.
+    #[error("`tenants.{name}.keys` has more than {max} keys; remove those that are not used")]
+    TooManyKeys {
+        /// The tenant.
+        name: String,
+        /// The maximum number.
+        max: usize,
+    },
+    /// What is written is not the SHA-256 of a key. It is not shown, since it may be secret.
+    #[error(
+        "`tenants.{tenant}.keys.{name}.sha256` is not a SHA-256, which has 64 hexadecimal digits; make \
+         a key with `roundhouse key {tenant} NAME`, which writes it"
+    )]
+    KeyHash {
+        /// The tenant.
+        tenant: String,
+        /// The name of the key.
+        name: String,
+    },
+    /// The key itself is written where its SHA-256 belongs.
+    #[error(
+        "`tenants.{tenant}.keys.{name}.sha256` is a key itself, which now stands in a file; make a new \
+         one with `roundhouse key {tenant} NAME`, which writes its SHA-256, and use this one no more"
+    )]
+    KeyInSettings {
+        /// The tenant.
+        tenant: String,
+        /// The name of the key.
+        name: String,
+    },
+    /// Two names have the same key.
+    #[error(
+        "`tenants.{tenant}.keys.{name}.sha256` is that of `tenants.{tenant}.keys.{other}` too; remove \
+         one of them, or make another key"
+    )]
+    SameKey {
+        /// The tenant.
+        tenant: String,
+        /// The name of the key.
+        name: String,
+        /// The name that has the same key.
+        other: String,
+    },
+    /// The subject of a key has a form that no subject may have.
+    #[error(
+        "the subject of `tenants.{tenant}.keys.{name}` (`tenants.{tenant}.keys.{name}.subject`, or \
+         else the name of the key) has 1 to {max} visible characters of ASCII, and no blank; write another"
+    )]
+    KeySubject {
+        /// The tenant.
+        tenant: String,
+        /// The name of the key.
+        name: String,
+        /// The most characters.
+        max: usize,
+    },
+    /// The end of a key is not a time.
+    #[error(
+        "`tenants.{tenant}.keys.{name}.expires` is {written:?}, which is not a time; write one as in \
+         \"2027-01-31T00:00:00Z\""
+    )]
+    KeyExpires {
+        /// The tenant.
+        tenant: String,
+        /// The name of the key.
+        name: String,
+        /// What stands there.
+        written: String,
     },
 }

@@ -5,6 +5,7 @@
 
 mod error;
 mod header_name;
+mod keys;
 mod name;
 mod origin;
 mod settings;
@@ -15,15 +16,37 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use error::Error;
+pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
 pub use origin::remedy as origin_remedy;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
+
+/// Who may use an endpoint.
+#[derive(Debug)]
+pub enum Access {
+    /// Every client that can reach it.
+    Open,
+    /// The clients that have one of these keys.
+    Keys(Keys),
+}
+
+impl Clone for Access {
+    /// A copy that shares no memory with this one.
+    fn clone(&self) -> Self {
+        match self {
+            Self::Open => Self::Open,
+            Self::Keys(keys) => Self::Keys(keys.copied()),
+        }
+    }
+}
 
 /// A tenant: the owner of a server and its endpoint.
 #[derive(Clone, Debug)]
 pub struct Tenant {
     /// The name in the endpoint's path: 1 to 64 of `a-z 0-9 - _`, beginning with a letter or digit.
     pub name: Arc<str>,
+    /// Who may use the endpoint.
+    pub access: Access,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
     /// Request headers that pages may send, beside those of MCP and of the node.
@@ -39,20 +62,41 @@ impl Tenant {
     /// Creates the tenant of these settings, or returns all errors in them.
     pub fn new(name: &str, settings: &Settings) -> Result<Self, Vec<Error>> {
         let origins = settings.allowed_origins.iter().map(|written| origin::check(name, written));
-        let checks = [name::check(name), settings.check_auth(name), settings.limits.check(name)];
+        let checks = [name::check(name), settings.limits.check(name)];
         let headers = settings.cors_headers.iter().map(|written| header_name::check(name, written));
         let checks = checks.into_iter().chain(origins).chain(headers);
-        let wrong: Vec<Error> = checks.filter_map(Result::err).collect();
-        if !wrong.is_empty() {
-            return Err(wrong);
-        }
+        let mut wrong: Vec<Error> = checks.filter_map(Result::err).collect();
+        let access = match settings.access(name) {
+            Ok(access) if wrong.is_empty() => access,
+            Ok(_) => return Err(wrong),
+            Err(more) => {
+                wrong.extend(more);
+                return Err(wrong);
+            }
+        };
         Ok(Self {
             name: name.into(),
+            access,
             allowed_origins: settings.allowed_origins.clone(),
             cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
             sessions_max: settings.limits.sessions_max,
             is_leaving: false,
         })
+    }
+}
+
+impl Tenant {
+    /// A tenant as another node named it with a request of an authenticated client. No client of this
+    /// node may use its endpoint.
+    pub fn of_peer(name: Arc<str>, sessions_max: usize) -> Self {
+        Self {
+            name,
+            access: Access::Keys(Keys::default()),
+            allowed_origins: Vec::new(),
+            cors_headers: Vec::new(),
+            sessions_max,
+            is_leaving: false,
+        }
     }
 }
 

@@ -1,16 +1,21 @@
 //! The settings of a tenant as the operator wrote them, before they are checked.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Access, Error, KeySettings, Keys};
 
 /// The settings of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Which clients may use the endpoint. It has no default, so that an endpoint is open to every
-    /// client only if the operator has set `"open"`.
+    /// Which clients may use the endpoint: `"open"` or `"keys"`. It has no default, so that an endpoint
+    /// is open to every client only if the operator has set `"open"`.
     pub auth: Option<String>,
+    /// The keys with which clients authenticate, by name, if `auth` is `"keys"`. Without any, no client
+    /// may use the endpoint.
+    pub keys: BTreeMap<String, KeySettings>,
     /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
     /// Request headers that pages may send to the endpoint, in addition to those of MCP and of the
@@ -26,12 +31,16 @@ impl Settings {
         Self { auth: Some("open".into()), ..Self::default() }
     }
 
-    pub(crate) fn check_auth(&self, name: &str) -> Result<(), Error> {
-        match self.auth.as_deref() {
-            Some("open") => Ok(()),
-            Some(written) => Err(Error::AuthUnknown { name: name.into(), written: written.into() }),
-            None => Err(Error::AuthMissing(name.into())),
-        }
+    /// Who may use the endpoint, or all errors in that.
+    pub(crate) fn access(&self, name: &str) -> Result<Access, Vec<Error>> {
+        let error = match self.auth.as_deref() {
+            Some("keys") => return Keys::new(name, &self.keys).map(Access::Keys),
+            Some("open") if self.keys.is_empty() => return Ok(Access::Open),
+            Some("open") => Error::KeysOfOpenTenant(name.into()),
+            Some(written) => Error::AuthUnknown { name: name.into(), written: written.into() },
+            None => Error::AuthMissing(name.into()),
+        };
+        Err(vec![error])
     }
 }
 
@@ -112,6 +121,7 @@ mod tests {
     fn everything_wrong_is_told_at_once() {
         let settings = Settings {
             auth: None,
+            keys: BTreeMap::new(),
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
             cors_headers: vec!["*".into(), "x-fine".into()],
             limits: Limits { sessions_max: 0, ..Limits::default() },

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio::sync::watch;
+
 use crate::Tenant;
 
 type ByName = HashMap<Arc<str>, Arc<Tenant>>;
@@ -17,6 +19,8 @@ pub struct Tenants(Arc<Shared>);
 struct Shared {
     /// Grows with each replacement of the table, after it.
     version: AtomicU64,
+    /// Has the version, for those who wait for the next one.
+    changed: watch::Sender<u64>,
     table: RwLock<Arc<ByName>>,
 }
 
@@ -33,7 +37,13 @@ impl Tenants {
         let table = tenants.into_iter().map(|t| (Arc::clone(&t.name), Arc::new(t))).collect();
         // A table is replaced as a whole, so it is right in any case.
         *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
-        self.0.version.fetch_add(1, Ordering::Release);
+        let version = self.0.version.fetch_add(1, Ordering::Release) + 1;
+        self.0.changed.send_replace(version);
+    }
+
+    /// Changes whenever all tenants were replaced.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
     }
 
     /// Returns the tenant with this name.

@@ -203,13 +203,7 @@ mod tests {
     }
 
     fn caller() -> Caller {
-        let tenant = Tenant {
-            name: "acme".into(),
-            allowed_origins: vec![],
-            cors_headers: vec![],
-            sessions_max: 1,
-            is_leaving: false,
-        };
+        let tenant = Tenant::of_peer("acme".into(), 1);
         Caller {
             tenant: Arc::new(tenant),
             principal: Principal::named("ada"),

@@ -61,13 +61,7 @@ impl Opening {
             None => None,
         };
         Some(Self {
-            tenant: Arc::new(Tenant {
-                name,
-                allowed_origins: Vec::new(),
-                cors_headers: Vec::new(),
-                sessions_max,
-                is_leaving: false,
-            }),
+            tenant: Arc::new(Tenant::of_peer(name, sessions_max)),
             principal: Principal::named(&opening.principal),
             request,
             mirrored: messages::mirrored(&opening.headers),
@@ -203,13 +197,7 @@ mod tests {
         let Ok(Message::Request(request)) = Message::parse(Bytes::from_static(request)) else {
             panic!("no request")
         };
-        let tenant = Tenant {
-            name: "acme".into(),
-            allowed_origins: vec![],
-            cors_headers: vec![],
-            sessions_max: 300,
-            is_leaving: false,
-        };
+        let tenant = Tenant::of_peer("acme".into(), 300);
         let mirrored = Mirrored::from_headers([("Mcp-Method", &b"initialize"[..])].into_iter());
         let (tenant, principal) = (Arc::new(tenant), Principal::named("ada"));
         Opening { tenant, principal, request: Some(request), mirrored }

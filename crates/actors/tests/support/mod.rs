@@ -358,13 +358,7 @@ impl World {
 }
 
 pub(crate) fn tenant(name: &str, sessions_max: usize) -> Arc<Tenant> {
-    Arc::new(Tenant {
-        name: name.into(),
-        allowed_origins: Vec::new(),
-        cors_headers: Vec::new(),
-        sessions_max,
-        is_leaving: false,
-    })
+    Arc::new(Tenant::of_peer(name.into(), sessions_max))
 }
 
 pub(crate) fn call(id: i64, tool: &str) -> Body {

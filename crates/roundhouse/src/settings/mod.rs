@@ -154,6 +154,8 @@ impl Settings {
         keys.remove("tenants");
         shape::leaves("tenants.*", &tenants::Settings::default(), &mut keys);
         shape::leaves("tenants.*", &actors::Care::default(), &mut keys);
+        keys.remove("tenants.*.keys");
+        shape::leaves("tenants.*.keys.*", &tenants::KeySettings::default(), &mut keys);
         keys.insert("tenants.*.backends.*.kind".into(), serde_json::Value::Null);
         shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
         shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
@@ -207,7 +209,9 @@ impl Settings {
 
     fn shape() -> Shape {
         let backends = Shape::Named(Box::new(Shape::Kinds(BackendSettings::shapes())));
+        let key = Shape::of(&tenants::KeySettings::default());
         let tenant = Shape::of(&tenants::Settings::default())
+            .with("keys", Shape::Named(Box::new(key)))
             .with("rerun", Shape::Text)
             .with("idle_stop_secs", Shape::Number)
             .with("backends", backends);

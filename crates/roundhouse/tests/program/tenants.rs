@@ -77,7 +77,7 @@ fn a_result_that_would_not_be_valid_is_not_written() {
         let path = file.path().to_str().unwrap();
         let (code, stdout, stderr) = run_to_exit(&["add", name, "--into", path, "--", "cat"]);
         assert_eq!((code, &*stdout), (Some(1), ""));
-        assert!(stderr.contains("would not be valid with the new tenants; nothing was written"));
+        assert!(stderr.contains("would not be valid with the new tables; nothing was written"));
         assert!(stderr.contains(wanted), "{stderr}");
         assert_eq!(read(file.path()), before);
     }

@@ -119,13 +119,7 @@ pub(crate) fn decode_opening(bytes: Bytes) -> Option<Opening> {
     }
     let name = reader.text()?.into();
     let sessions_max = usize::try_from(reader.number()?).ok()?;
-    let tenant = Arc::new(Tenant {
-        name,
-        allowed_origins: Vec::new(),
-        cors_headers: Vec::new(),
-        sessions_max,
-        is_leaving: false,
-    });
+    let tenant = Arc::new(Tenant::of_peer(name, sessions_max));
     let principal = Principal::named(&reader.text()?);
     let mirrored = take_mirrored(&mut reader)?;
     let raw = reader.bytes()?;
