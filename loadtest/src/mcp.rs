@@ -22,20 +22,26 @@ pub(crate) struct Endpoint {
     /// The value of the header `Host`.
     host: String,
     path: String,
+    /// The header line with the key of the client, if it has one.
+    authorization: String,
 }
 
 impl Endpoint {
-    /// Parses `http://host:port/path`.
+    /// Parses `http://host:port/path`, or `http://KEY@host:port/path` for an endpoint that needs a key.
     pub(crate) fn parse(url: &str) -> anyhow::Result<Self> {
         let rest = url.strip_prefix("http://").context("the URL must begin with http://")?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (authorization, host) = match host.split_once('@') {
+            Some((key, host)) => (format!("Authorization: Bearer {key}\r\n"), host),
+            None => (String::new(), host),
+        };
         let named = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
         let address = named.to_socket_addrs()?.next().context("the URL's host has no address")?;
-        Ok(Self { address, host: host.to_owned(), path: format!("/{path}") })
+        Ok(Self { address, host: host.to_owned(), path: format!("/{path}"), authorization })
     }
 }
 
-/// Writes the URL.
+/// Writes the URL, without a key.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http://{}{}", self.host, self.path)
@@ -107,9 +113,9 @@ impl Session {
 
     /// A complete POST request with this body.
     pub(crate) fn post(&self, body: &str) -> String {
-        let Endpoint { host, path, .. } = &self.endpoint;
+        let Endpoint { host, path, authorization, .. } = &self.endpoint;
         format!(
-            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\n{authorization}Content-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\n{}Content-Length: {}\r\n\r\n{body}",
             self.named,
             body.len()
@@ -118,10 +124,10 @@ impl Session {
 
     /// A complete GET request for a stream: a new one, or one that resumes after an event.
     pub(crate) fn get(&self, after: Option<&str>) -> String {
-        let Endpoint { host, path, .. } = &self.endpoint;
+        let Endpoint { host, path, authorization, .. } = &self.endpoint;
         let after = after.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
         format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n{}{after}\r\n",
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\n{authorization}Accept: text/event-stream\r\n{}{after}\r\n",
             self.named
         )
     }
@@ -141,8 +147,10 @@ impl Session {
 
     /// Ends the session.
     pub(crate) async fn close(&self, wire: &mut Wire) -> anyhow::Result<()> {
-        let Endpoint { host, path, .. } = &self.endpoint;
-        let request = format!("DELETE {path} HTTP/1.1\r\nHost: {host}\r\n{}\r\n", self.named);
+        let Endpoint { host, path, authorization, .. } = &self.endpoint;
+        let named = &self.named;
+        let request =
+            format!("DELETE {path} HTTP/1.1\r\nHost: {host}\r\n{authorization}{named}\r\n");
         wire.send(request.as_bytes()).await?;
         let head = wire.head().await?;
         wire.body(&head).await?;

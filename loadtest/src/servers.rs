@@ -14,6 +14,7 @@ use roundhouse::{Bytes, Node, Roundhouse, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
+use tenants::KeySettings;
 use tokio::time::{Instant, interval_at};
 
 use crate::{child, cluster, service};
@@ -23,6 +24,9 @@ const SESSIONS_MAX: usize = 100_000;
 /// The maximum number of connections of a measured node: above the limit of open files of a
 /// client process.
 const CONNECTIONS_MAX: usize = 25_000;
+
+/// The key of the clients of `handler-keys`: as long as a key that `roundhouse key` makes, and no secret.
+const KEY: &str = "rhk_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// Comments that are due in the same period of this length are written at the same time, as a
 /// node does.
@@ -53,6 +57,8 @@ pub(crate) enum Which {
     BareSse,
     /// A node with a handler.
     Handler,
+    /// A node with a handler, whose clients have keys.
+    HandlerKeys,
     /// A node with a handler, and a Redis for its records and logs.
     HandlerRedis,
     /// A node with a mounted rmcp service.
@@ -92,6 +98,14 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
                 .tenant("noisy", open(), roundhouse::native(Echo));
             let node = node.start().await?;
             Ok(([node.url("quiet"), node.url("noisy")].join(" "), vec![node]))
+        }),
+        Which::HandlerKeys => nodes(async {
+            let keys = [("client".to_owned(), KeySettings::of_key(KEY))].into();
+            let tenant = tenants::Settings { auth: Some("keys".to_owned()), keys, ..open() };
+            let node = node(Settings::default()).tenant("demo", tenant, roundhouse::native(Echo));
+            let node = node.start().await?;
+            let url = node.url("demo").replacen("http://", &format!("http://{KEY}@"), 1);
+            Ok((url, vec![node]))
         }),
         Which::RmcpMounted => nodes(async {
             let service = roundhouse::rmcp(service::Service::default);
