@@ -3,11 +3,13 @@
 //! The credential is the `Authorization` header, in each request (SEC-07). It is never logged, and
 //! reaches no session, server or other node: these get the principal.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use tenants::{Access, KeyDigest, KeyProblem, Keys, Principal, Tenant, Tenants};
+use tenants::{Access, KeyDigest, KeyProblem, Keys, Principal, Tenant};
 
-use crate::lapse::{self, Lapse};
+use crate::heads::Authorization;
+use crate::lapse::{Lapse, Lapses, Validity};
 use crate::refusal::{Challenge, Refused};
 
 /// The client of a request, and how long it is known to be that.
@@ -41,7 +43,7 @@ impl Credential {
     /// meaning.
     pub(crate) fn find(
         tenant: &Tenant,
-        authorization: Option<&str>,
+        authorization: Authorization<'_>,
         anonymous: &Principal,
     ) -> Result<Self, Unauthenticated> {
         match &tenant.access {
@@ -50,15 +52,22 @@ impl Credential {
         }
     }
 
-    fn of_key(keys: &Keys, authorization: Option<&str>) -> Result<Self, Unauthenticated> {
-        let digest = KeyDigest::of(bearer(authorization.ok_or(Unauthenticated::Missing)?)?);
+    fn of_key(keys: &Keys, authorization: Authorization<'_>) -> Result<Self, Unauthenticated> {
+        let authorization = match authorization {
+            Authorization::Absent => return Err(Unauthenticated::Missing),
+            Authorization::Unreadable => return Err(Unauthenticated::Malformed),
+            Authorization::Present(text) => text,
+        };
+        let digest = KeyDigest::of(bearer(authorization)?);
         let key = keys.find(digest, SystemTime::now()).map_err(Unauthenticated::Key)?;
-        Ok(Self { principal: key.principal.clone(), key: Some(digest) })
+        // A copy: threads share no memory that each request changes.
+        Ok(Self { principal: Principal::named(key.principal.name()), key: Some(digest) })
     }
 
-    /// Resolves when the key ends or is removed from the settings; `None` if there is no key.
-    pub(crate) fn lapse(&self, tenants: &Tenants, tenant: &Tenant) -> Option<Lapse> {
-        Some(lapse::of_key(self.key?, tenants.clone(), tenant.name.clone()))
+    /// Resolves when the credential does not count any more.
+    pub(crate) fn lapse(&self, lapses: &Lapses, tenant: &Tenant) -> Lapse {
+        let (tenant, principal) = (Arc::clone(&tenant.name), self.principal.clone());
+        lapses.lapse(Validity { tenant, principal, key: self.key })
     }
 }
 
@@ -116,6 +125,7 @@ mod tests {
 
     fn found(tenant: &Tenant, header: Option<&str>) -> Result<String, Unauthenticated> {
         let anonymous = Principal::anonymous();
+        let header = header.map_or(Authorization::Absent, Authorization::Present);
         Credential::find(tenant, header, &anonymous).map(|found| found.principal.name().to_owned())
     }
 

@@ -65,13 +65,16 @@ impl Front {
         Self {
             anonymous: Principal::anonymous(),
             exchanges: self.exchanges.for_worker(),
+            service: self.service.for_worker(),
             ..self.clone()
         }
     }
 
-    /// Registers the calling thread, whose connections are served: see [`Handle::register`].
+    /// Registers the calling thread, whose connections this front serves: see [`Handle::register`]. Its
+    /// streams are told of changed tenants.
     pub(crate) fn register_thread(&self) {
         self.service.handle.register();
+        actix_rt::spawn(self.service.lapses.pass_changes_on());
     }
 
     /// Answers one request.

@@ -17,7 +17,7 @@ use crate::drain::Drain;
 use crate::exchange::Exchange;
 use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
-use crate::lapse::Lapse;
+use crate::lapse::{Lapse, Lapses};
 use crate::origin::public_path;
 use crate::refusal::Refused;
 use crate::route::Endpoint;
@@ -101,8 +101,7 @@ pub(crate) struct Service {
     pub(crate) handle: Handle,
     pub(crate) public_path: Arc<str>,
     pub(crate) drain: Arc<Drain>,
-    /// The tenants as they are now, and their changes.
-    tenants: Tenants,
+    pub(crate) lapses: Lapses,
     collecting: Collecting,
     rate: Arc<SessionRate>,
 }
@@ -119,16 +118,21 @@ impl Service {
         Ok(Self {
             handle,
             drain,
-            tenants: tenants.clone(),
+            lapses: Lapses::new(tenants),
             public_path: public_path(settings)?.into(),
             collecting,
             rate: Arc::new(SessionRate::new(settings)?),
         })
     }
 
-    /// Resolves when the credential of the request has ended, if it can.
-    pub(crate) fn lapse(&self, request: &FrontRequest<'_>) -> Option<Lapse> {
-        request.credential.lapse(&self.tenants, request.tenant)
+    /// The same service for another worker.
+    pub(crate) fn for_worker(&self) -> Self {
+        Self { lapses: self.lapses.for_worker(), ..self.clone() }
+    }
+
+    /// Resolves when the credential of the request does not count any more.
+    pub(crate) fn lapse(&self, request: &FrontRequest<'_>) -> Lapse {
+        request.credential.lapse(&self.lapses, request.tenant)
     }
 
     /// The handle with which the request's client creates a session, if its address may do so now.

@@ -14,7 +14,7 @@ use crate::accept::Accept;
 #[derive(Default)]
 pub(crate) struct Heads<'a> {
     pub(crate) accept: Accept,
-    pub(crate) authorization: Option<&'a str>,
+    pub(crate) authorization: Authorization<'a>,
     pub(crate) content_encoding: Option<&'a str>,
     pub(crate) content_length: Option<u64>,
     pub(crate) content_type: Option<&'a str>,
@@ -39,6 +39,19 @@ impl fmt::Debug for Heads<'_> {
     }
 }
 
+/// The header `Authorization`. It has no meaning at an open endpoint, so what is wrong with it is no
+/// reason to refuse a request there.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Authorization<'a> {
+    /// There is none.
+    #[default]
+    Absent,
+    /// Its value.
+    Present(&'a str),
+    /// There are several, or its value has more than visible ASCII and blanks.
+    Unreadable,
+}
+
 /// Why the headers were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault<'a> {
@@ -60,7 +73,6 @@ impl<'a> Heads<'a> {
             bytes += name.len() + value.len();
             let slot = match name {
                 "content-encoding" => &mut heads.content_encoding,
-                "authorization" => &mut heads.authorization,
                 "expect" => &mut heads.expect,
                 "sec-fetch-site" => &mut heads.fetch_site,
                 "content-type" => &mut heads.content_type,
@@ -72,6 +84,13 @@ impl<'a> Heads<'a> {
                 "access-control-request-headers" => &mut heads.preflight_headers,
                 "accept" => {
                     heads.accept.add(value.to_str().unwrap_or_default());
+                    continue;
+                }
+                "authorization" => {
+                    heads.authorization = match (&heads.authorization, value.to_str()) {
+                        (Authorization::Absent, Ok(text)) => Authorization::Present(text),
+                        _ => Authorization::Unreadable,
+                    };
                     continue;
                 }
                 "content-length" => {

@@ -37,8 +37,8 @@ pub(crate) async fn open(
     let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
     request.exchange.of_session(&session);
     let exchange = request.exchange.take();
-    let body = SseBody::new(replies, Present::new(&service.drain), exchange);
-    let body = body.until(service.lapse(request));
+    let body =
+        SseBody::new(replies, Present::new(&service.drain), exchange, service.lapse(request));
     Ok(events(body.with_endpoint(&endpoint), None))
 }
 

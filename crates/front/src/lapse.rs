@@ -1,84 +1,184 @@
 //! The end of a credential while a stream is open.
+//!
+//! A request is authenticated at its start. A stream goes on after that, so it waits for changes of the
+//! tenants and for the end of its key, and looks then whether the credential still counts.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tenants::{Access, KeyDigest, Tenants};
-use tokio::time::Instant;
+use tenants::{Access, KeyDigest, Principal, Tenants};
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
-/// The longest wait for the end of a key. The timer cannot represent much longer times.
-const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
+/// The longest wait until a key with an end is looked up again. The clock of the machine may be set
+/// meanwhile, and stands still for the timer while the machine sleeps.
+const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// Resolves when a credential has ended.
+/// Resolves when a credential does not count any more.
 pub(crate) type Lapse = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Resolves when this key of a tenant ends, or is removed from the settings.
-pub(crate) fn of_key(key: KeyDigest, tenants: Tenants, tenant: Arc<str>) -> Lapse {
-    Box::pin(async move {
-        let mut changes = tenants.changes();
-        loop {
-            // Observed before the key is looked up, so no change is missed.
-            changes.mark_unchanged();
-            let Some(wait) = valid_for(&tenants, &tenant, key) else { return };
-            tokio::select! {
-                () = tokio::time::sleep_until(Instant::now() + wait) => {}
-                // The tenants are kept here, so their changes do not end.
-                _changed = changes.changed() => {}
-            }
-        }
-    })
+/// What a credential was accepted as.
+pub(crate) struct Validity {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) principal: Principal,
+    /// The key that was presented; `None` if the endpoint was open.
+    pub(crate) key: Option<KeyDigest>,
 }
 
-/// How long to wait until the key is looked up again; `None` if it is not valid.
-fn valid_for(tenants: &Tenants, tenant: &str, key: KeyDigest) -> Option<Duration> {
-    let (tenant, now) = (tenants.find(tenant)?, SystemTime::now());
-    let Access::Keys(keys) = &tenant.access else { return None };
-    let key = keys.find(key, now).ok()?;
-    let left = key.expires.and_then(|expires| expires.duration_since(now).ok());
-    Some(left.unwrap_or(WAIT_MAX).min(WAIT_MAX))
+/// Wakes the streams of one worker when the tenants have changed. Streams of different workers share
+/// no memory that each of their events changes.
+#[derive(Clone)]
+pub(crate) struct Lapses {
+    tenants: Tenants,
+    changed: Arc<Notify>,
+}
+
+impl Lapses {
+    /// For the streams of one worker.
+    pub(crate) fn new(tenants: &Tenants) -> Self {
+        Self { tenants: tenants.clone(), changed: Arc::default() }
+    }
+
+    /// The same for another worker.
+    pub(crate) fn for_worker(&self) -> Self {
+        Self::new(&self.tenants)
+    }
+
+    /// Passes changes on to the streams of this worker, for as long as its thread runs.
+    pub(crate) fn pass_changes_on(&self) -> impl Future<Output = ()> + use<> {
+        let (mut changes, changed) = (self.tenants.changes(), Arc::clone(&self.changed));
+        async move {
+            while changes.changed().await.is_ok() {
+                changed.notify_waiters();
+            }
+        }
+    }
+
+    /// Resolves when this does not hold any more.
+    pub(crate) fn lapse(&self, validity: Validity) -> Lapse {
+        let Self { tenants, changed } = self.clone();
+        Box::pin(async move {
+            loop {
+                // Receives each change from here on, so none is missed while this looks.
+                let change = changed.notified();
+                match validity.holds_for(&tenants) {
+                    Holds::No => return,
+                    Holds::UntilChange => change.await,
+                    Holds::For(time) => {
+                        // Boxed: most streams need no timer.
+                        let mut time = Box::pin(sleep(time.min(WAIT_MAX)));
+                        tokio::select! {
+                            () = &mut time => {}
+                            () = change => {}
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Whether a credential counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    No,
+    UntilChange,
+    For(Duration),
+}
+
+impl Validity {
+    fn holds_for(&self, tenants: &Tenants) -> Holds {
+        // The sessions of a removed tenant end by themselves, and their streams with them.
+        let Some(tenant) = tenants.find(&self.tenant) else { return Holds::UntilChange };
+        let (keys, key) = match (&tenant.access, self.key) {
+            (Access::Open, None) => return Holds::UntilChange,
+            (Access::Keys(keys), Some(key)) => (keys, key),
+            (Access::Open, Some(_)) | (Access::Keys(_), None) => return Holds::No,
+        };
+        let now = SystemTime::now();
+        match keys.find(key, now) {
+            Ok(key) if key.principal == self.principal => match key.expires {
+                None => Holds::UntilChange,
+                Some(expires) => Holds::For(expires.duration_since(now).unwrap_or_default()),
+            },
+            _ => Holds::No,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use tenants::{KeySettings, Settings, Tenant};
+    use tokio::time::timeout;
 
     use super::*;
 
-    fn tenant(keys: &[(&str, &str)]) -> Tenant {
-        let keys = keys.iter().map(|(key, expires)| {
-            let expires = (*expires).to_owned();
-            ((*key).to_owned(), KeySettings { expires, ..KeySettings::of_key(key) })
-        });
-        let settings =
-            Settings { auth: Some("keys".into()), keys: keys.collect(), ..Settings::default() };
+    const SHORT: Duration = Duration::from_millis(10);
+
+    fn tenant(keys: &[(&str, KeySettings)]) -> Tenant {
+        let keys = keys.iter().map(|(name, key)| ((*name).to_owned(), key.clone())).collect();
+        let settings = Settings { auth: Some("keys".into()), keys, ..Settings::default() };
         Tenant::new("acme", &settings).unwrap()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_credential_lapses_when_its_key_is_removed_and_not_before() {
-        let tenants = Tenants::new([tenant(&[("ada", ""), ("bob", "2999-01-01T00:00:00Z")])]);
-        let mut lapses =
-            ["ada", "bob"].map(|key| of_key(KeyDigest::of(key), tenants.clone(), "acme".into()));
-        let short = Duration::from_millis(10);
-        for lapse in &mut lapses {
-            assert!(tokio::time::timeout(short, lapse).await.is_err());
-        }
-        tenants.replace([tenant(&[("ada", "")])]);
-        let [ada, bob] = lapses;
-        tokio::time::timeout(short, bob).await.unwrap();
-        let mut ada = ada;
-        assert!(tokio::time::timeout(short, &mut ada).await.is_err(), "another key was removed");
-        // Its end is now in the past.
-        tenants.replace([tenant(&[("ada", "2020-01-01T00:00:00Z")])]);
-        tokio::time::timeout(short, &mut ada).await.unwrap();
+    fn key(key: &str, subject: &str, expires: &str) -> KeySettings {
+        let (subject, expires) = (subject.to_owned(), expires.to_owned());
+        KeySettings { subject, expires, ..KeySettings::of_key(key) }
+    }
+
+    /// The lapses of one worker, whose task runs.
+    fn lapses(tenants: &Tenants) -> Lapses {
+        let lapses = Lapses::new(tenants);
+        tokio::spawn(lapses.pass_changes_on());
+        lapses
+    }
+
+    fn lapse(lapses: &Lapses, key: Option<&str>, principal: &str) -> Lapse {
+        let (tenant, principal) = ("acme".into(), Principal::named(principal));
+        lapses.lapse(Validity { tenant, principal, key: key.map(KeyDigest::of) })
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_credential_of_a_removed_tenant_lapses() {
-        let tenants = Tenants::new([tenant(&[("ada", "")])]);
-        let lapse = of_key(KeyDigest::of("ada"), tenants.clone(), "acme".into());
+    async fn a_credential_lapses_when_its_key_is_removed_or_given_to_another_and_not_before() {
+        let (ada, bob, eve) = (key("a", "ada", ""), key("b", "bob", ""), key("e", "eve", ""));
+        let tenants = Tenants::new([tenant(&[("a", ada.clone()), ("b", bob), ("e", eve)])]);
+        let lapses = lapses(&tenants);
+        let mut all = [("a", "key:ada"), ("b", "key:bob"), ("e", "key:eve")]
+            .map(|(key, principal)| lapse(&lapses, Some(key), principal));
+        for lapse in &mut all {
+            assert!(timeout(SHORT, lapse).await.is_err());
+        }
+        tenants.replace([tenant(&[("a", ada), ("b", key("b", "carol", ""))])]);
+        let [mut ada, bob, eve] = all;
+        timeout(SHORT, eve).await.expect("the key was removed");
+        timeout(SHORT, bob).await.expect("the key is another client's");
+        assert!(timeout(SHORT, &mut ada).await.is_err(), "its key stays");
         tenants.replace([]);
-        tokio::time::timeout(Duration::from_millis(10), lapse).await.unwrap();
+        assert!(timeout(SHORT, &mut ada).await.is_err(), "the sessions end by themselves");
+        tenants.replace([Tenant::new("acme", &Settings::open()).unwrap()]);
+        timeout(SHORT, ada).await.expect("its session cannot be used any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_of_an_open_endpoint_ends_when_clients_need_keys() {
+        let tenants = Tenants::new([Tenant::new("acme", &Settings::open()).unwrap()]);
+        let lapses = lapses(&tenants);
+        let mut stream = lapse(&lapses, None, "");
+        assert!(timeout(SHORT, &mut stream).await.is_err());
+        tenants.replace([Tenant::new("acme", &Settings::open()).unwrap()]);
+        assert!(timeout(SHORT, &mut stream).await.is_err(), "nothing has changed");
+        tenants.replace([tenant(&[])]);
+        timeout(SHORT, stream).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_credential_lapses_by_the_clock() {
+        let end = time::OffsetDateTime::now_utc() + Duration::from_millis(300);
+        let end = end.format(&time::format_description::well_known::Rfc3339).unwrap();
+        let tenants = Tenants::new([tenant(&[("a", key("a", "ada", &end))])]);
+        let mut stream = lapse(&lapses(&tenants), Some("a"), "key:ada");
+        assert!(timeout(Duration::from_millis(50), &mut stream).await.is_err());
+        timeout(Duration::from_secs(5), stream).await.unwrap();
     }
 }

@@ -27,6 +27,9 @@ pub(crate) struct Refused {
     unread: Payload,
 }
 
+/// The scheme of credentials. It must have a parameter (RFC 6750, section 3).
+const REALM: &str = "Bearer realm=\"roundhouse\"";
+
 /// What `WWW-Authenticate` says (RFC 6750, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
@@ -41,12 +44,12 @@ pub(crate) enum Challenge {
 impl Challenge {
     fn header(self, message: &str) -> Option<HeaderValue> {
         let error = match self {
-            Self::Needed => return Some(HeaderValue::from_static("Bearer")),
+            Self::Needed => return Some(HeaderValue::from_static(REALM)),
             Self::InvalidToken => "invalid_token",
             Self::InvalidRequest => "invalid_request",
         };
         // The messages are of this crate and have only visible ASCII, without a quotation mark.
-        let challenge = format!("Bearer error=\"{error}\", error_description=\"{message}\"");
+        let challenge = format!("{REALM}, error=\"{error}\", error_description=\"{message}\"");
         HeaderValue::from_str(&challenge).ok()
     }
 }

@@ -158,9 +158,9 @@ fn client_server(
         .disable_signals();
     let stopping = server.graceful_shutdown_signal();
     let service = move || {
+        let front = Rc::new(front.for_worker());
         // Sessions that this node takes over may be assigned to this worker.
         front.register_thread();
-        let front = Rc::new(front.for_worker());
         let expecting = Rc::clone(&front);
         let clients = ClientConnections {
             places: Places::new(connections_max),

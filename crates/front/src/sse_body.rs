@@ -33,8 +33,8 @@ pub(crate) struct SseBody {
     end: End,
     /// Is this the only stream of a session of HTTP+SSE: does it carry the responses to all of its POSTs?
     carries_all: bool,
-    /// The end of the client's credential, if it can end.
-    lapse: Option<Lapse>,
+    /// The end of the client's credential.
+    lapse: Lapse,
     exchange: Exchange,
     _open: GaugeGuard,
     _present: Present,
@@ -60,7 +60,14 @@ pub(crate) struct Broken;
 
 impl SseBody {
     /// A body with the events of `replies`.
-    pub(crate) fn new(replies: ReplyStream, present: Present, mut exchange: Exchange) -> Self {
+    ///
+    /// It is broken off when the credential ends: its client resumes it with a new one.
+    pub(crate) fn new(
+        replies: ReplyStream,
+        present: Present,
+        mut exchange: Exchange,
+        lapse: Lapse,
+    ) -> Self {
         exchange.status(200);
         Self {
             replies,
@@ -68,18 +75,11 @@ impl SseBody {
             long: Pieces::default(),
             end: End::Open,
             carries_all: false,
-            lapse: None,
+            lapse,
             exchange,
             _open: GaugeGuard::new(&STREAMS),
             _present: present,
         }
-    }
-
-    /// The same body, which is broken off when the credential ends: its client resumes it with a new
-    /// one.
-    pub(crate) fn until(mut self, lapse: Option<Lapse>) -> Self {
-        self.lapse = lapse;
-        self
     }
 
     /// The same body, beginning with the event that names the endpoint for POSTs (HTTP+SSE).
@@ -125,10 +125,7 @@ impl SseBody {
     /// Encodes what is ready. If it stops before the reply stream is exhausted, the chunk is not
     /// empty, so this is called again.
     fn fill(&mut self, context: &mut Context<'_>) {
-        if let Some(lapse) = &mut self.lapse
-            && self.end == End::Open
-            && lapse.as_mut().poll(context).is_ready()
-        {
+        if self.end == End::Open && self.lapse.as_mut().poll(context).is_ready() {
             self.end = End::Breaking;
         }
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {

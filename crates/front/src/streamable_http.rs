@@ -188,8 +188,12 @@ async fn await_response(
         Some(ReplyEvent::Open { welcome, .. }) => {
             request.accepted();
             let exchange = request.exchange.take();
-            let body = SseBody::new(replies, Present::new(&service.drain), exchange);
-            let body = body.until(service.lapse(request));
+            let body = SseBody::new(
+                replies,
+                Present::new(&service.drain),
+                exchange,
+                service.lapse(request),
+            );
             Ok(events(body, session.filter(|_| welcome)))
         }
         // The session left this node before it answered.

@@ -38,6 +38,17 @@ impl NewKey {
         Ok(Self { key, settings })
     }
 
+    /// Checks what a node would check of a tenant with this key.
+    pub(crate) fn check(&self, tenant: &str, name: &str) -> anyhow::Result<()> {
+        let keys = [(name.to_owned(), self.settings.clone())].into();
+        let settings = tenants::Settings { auth: Some("keys".into()), keys, ..Default::default() };
+        let wrong = match tenants::Tenant::new(tenant, &settings) {
+            Ok(_) => return Ok(()),
+            Err(wrong) => wrong.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        };
+        bail!("{}", wrong.join("; "))
+    }
+
     /// The table of this key, as TOML.
     pub(crate) fn toml(&self, tenant: &str, name: &str) -> String {
         let KeySettings { sha256, subject, expires } = &self.settings;
@@ -71,17 +82,19 @@ pub(crate) fn add(
         let tenants = settings.get("tenants").and_then(toml::Value::as_table);
         let Some(tenant_settings) = tenants.and_then(|tenants| tenants.get(tenant)) else {
             bail!(
-                "{} has no tenant `{tenant}`; nothing was written: `roundhouse add {tenant} -- COMMAND` \
-                 adds one, and `roundhouse key {tenant} {name} --print` prints a key for another file",
+                "{} has no tenant `{tenant}`; nothing was written: write the name of one that it has, or \
+                 print a key for another file with `roundhouse key {tenant} {name} --print`",
                 file.display()
             )
         };
-        if tenant_settings.get("keys").is_some_and(|keys| keys.get(name).is_some()) {
+        if let Some(there) = tenant_settings.get("keys").and_then(|keys| keys.get(name)) {
+            let subject = there.get("subject").and_then(toml::Value::as_str);
             bail!(
                 "`tenants.{tenant}.keys.{name}` is in {} already; nothing was written: to replace a key, \
-                 make one with another name and `--subject {name}`, give it to the client, and then \
-                 remove the old one",
-                file.display()
+                 make one with another name and `--subject {}`, give it to the client, and then remove \
+                 the old one",
+                file.display(),
+                subject.filter(|subject| !subject.is_empty()).unwrap_or(name)
             )
         }
     }

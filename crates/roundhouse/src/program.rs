@@ -226,14 +226,15 @@ fn key(key: &Key) -> anyhow::Result<()> {
         bail!("the name of a key has letters of ASCII, digits, `-` and `_` only; write another");
     }
     let new = NewKey::make(key.subject.as_deref(), key.days)?;
+    new.check(tenant, name)?;
     if key.print {
-        say_notes(
-            [format!("write this into the settings:\n{}", new.toml(tenant, name))].into_iter(),
-        );
+        let table = format!("write this into the settings:\n{}", new.toml(tenant, name));
+        let header = format!("in a file of node.tenants_dir the header is [keys.{name}]");
+        say_notes([table, header].into_iter());
     } else {
         let findings = added_keys::add(into, tenant, name, &new)?;
         let added = format!(
-            "added `tenants.{tenant}.keys.{name}` to {}; a running node reads it by itself",
+            "added `tenants.{tenant}.keys.{name}` to {}; a running node applies it if nothing in its settings is wrong",
             into.display()
         );
         say_notes(findings.into_iter().chain([added]));

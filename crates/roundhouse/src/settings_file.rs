@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::Roundhouse;
 use crate::settings::{Environment, Settings};
@@ -22,6 +23,8 @@ pub(crate) struct SettingsFile<'a> {
     /// The file itself, if `file` is a link to it.
     target: PathBuf,
     text: String,
+    /// Its folder, which is locked: of two processes that add tables, one waits for the other.
+    _locked: std::fs::File,
 }
 
 impl<'a> SettingsFile<'a> {
@@ -29,11 +32,14 @@ impl<'a> SettingsFile<'a> {
     pub(crate) fn read(file: &'a Path) -> anyhow::Result<Self> {
         // A link to the settings stays a link.
         let target = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        let locked = std::fs::File::open(folder_of(&target))
+            .and_then(|folder| Ok(flock(&folder, FlockOperation::LockExclusive).map(|()| folder)?))
+            .with_context(|| format!("the folder of {} cannot be locked", file.display()))?;
         let text = match target.exists() {
             true => crate::settings::file_text(&target).map_err(anyhow::Error::msg)?,
             false => String::new(),
         };
-        Ok(Self { file, target, text })
+        Ok(Self { file, target, text, _locked: locked })
     }
 
     /// The text of the file; empty if there is none.
@@ -43,7 +49,7 @@ impl<'a> SettingsFile<'a> {
 
     /// Adds tables to the file. Returns what an operator should know of the result.
     pub(crate) fn append(&self, tables: &str) -> anyhow::Result<Vec<String>> {
-        let Self { file, target, text } = self;
+        let Self { file, target, text, .. } = self;
         let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         let tables = if text.is_empty() { tables.trim_start() } else { tables };
         let new = format!("{text}{gap}{tables}");
@@ -66,12 +72,16 @@ fn check(file: &Path, new: &str) -> anyhow::Result<Vec<String>> {
     Ok(plan.findings.findings().iter().map(|finding| finding.without_severity()).collect())
 }
 
-/// Replaces the file in one step: another process sees the old text or the new one.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let folder = match file.parent() {
+fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
-    };
+    }
+}
+
+/// Replaces the file in one step: another process sees the old text or the new one.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    let folder = folder_of(file);
     let mut name = std::ffi::OsString::from(".");
     name.push(file.file_name().unwrap_or_default());
     name.push(format!(".{}", std::process::id()));

@@ -129,7 +129,7 @@ pub enum Error {
     /// The subject of a key has a form that no subject may have.
     #[error(
         "the subject of `tenants.{tenant}.keys.{name}` (`tenants.{tenant}.keys.{name}.subject`, or \
-         else the name of the key) has 1 to {max} visible characters of ASCII, and no blank; write another"
+         else the name of the key) must have 1 to {max} visible characters of ASCII, and be no key; write another"
     )]
     KeySubject {
         /// The tenant.

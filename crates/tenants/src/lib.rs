@@ -22,22 +22,12 @@ pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
 
 /// Who may use an endpoint.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Access {
     /// Every client that can reach it.
     Open,
     /// The clients that have one of these keys.
-    Keys(Keys),
-}
-
-impl Clone for Access {
-    /// A copy that shares no memory with this one.
-    fn clone(&self) -> Self {
-        match self {
-            Self::Open => Self::Open,
-            Self::Keys(keys) => Self::Keys(keys.copied()),
-        }
-    }
+    Keys(Arc<Keys>),
 }
 
 /// A tenant: the owner of a server and its endpoint.
@@ -91,7 +81,7 @@ impl Tenant {
     pub fn of_peer(name: Arc<str>, sessions_max: usize) -> Self {
         Self {
             name,
-            access: Access::Keys(Keys::default()),
+            access: Access::Keys(Arc::default()),
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),
             sessions_max,

@@ -1,10 +1,11 @@
 //! The settings of a tenant as the operator wrote them, before they are checked.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Error, KeySettings, Keys};
+use crate::{Access, Error, KEY_PREFIX, KeySettings, Keys};
 
 /// The settings of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -34,9 +35,15 @@ impl Settings {
     /// Who may use the endpoint, or all errors in that.
     pub(crate) fn access(&self, name: &str) -> Result<Access, Vec<Error>> {
         let error = match self.auth.as_deref() {
-            Some("keys") => return Keys::new(name, &self.keys).map(Access::Keys),
+            Some("keys") => {
+                return Keys::new(name, &self.keys).map(|keys| Access::Keys(Arc::new(keys)));
+            }
             Some("open") if self.keys.is_empty() => return Ok(Access::Open),
             Some("open") => Error::KeysOfOpenTenant(name.into()),
+            // An operator may have written a key there.
+            Some(written) if written.contains(KEY_PREFIX) => {
+                Error::AuthUnknown { name: name.into(), written: "a key".into() }
+            }
             Some(written) => Error::AuthUnknown { name: name.into(), written: written.into() },
             None => Error::AuthMissing(name.into()),
         };
