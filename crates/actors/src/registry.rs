@@ -18,6 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::metrics;
 use crate::session::SessionHandle;
+use crate::session_bytes::SessionBytes;
 use crate::unconfirmed::Unconfirmed;
 
 /// The number of shards, chosen so that threads seldom wait for each other.
@@ -200,9 +201,9 @@ impl Registry {
     pub(crate) fn take_slot(
         self: &Arc<Self>,
         tenant: &Tenant,
-        bytes: &Share,
+        bytes: &SessionBytes,
     ) -> Result<Slot, Refusal> {
-        if bytes.is_exceeded() {
+        if bytes.share_of_session(&tenant.name).is_exceeded() || bytes.is_store_full(&tenant.name) {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
         }

@@ -13,8 +13,9 @@ use tokio::sync::Notify;
 /// sessions and requests of this tenant are refused. Other tenants are not affected.
 ///
 /// In the store, these are records and logs, also of sessions that sleep there. A tenant has as large a
-/// share of the store as of memory. While it is exceeded, a session that becomes idle drops the events
-/// that were delivered, so that they do not stay in the store.
+/// share of the store as of memory. While it is exceeded, a session that is idle drops the events that
+/// have been delivered, or have had the time to be, and does not fall asleep before. At twice the share
+/// new sessions are refused.
 #[derive(Clone)]
 pub struct SessionBytes {
     budget: Budget,
@@ -64,6 +65,12 @@ impl SessionBytes {
     /// A tenant's share of the store, also of a tenant that the settings do not have.
     pub(crate) fn share_of_store(&self, tenant: &str) -> Share {
         self.in_store.share(tenant).unwrap_or_else(|| self.in_store.unnamed_share(tenant))
+    }
+
+    /// Whether a tenant keeps twice as much in the store as it may. What exceeds its share could not be
+    /// dropped, so only fewer sessions can keep less.
+    pub(crate) fn is_store_full(&self, tenant: &str) -> bool {
+        self.in_store.share(tenant).is_some_and(|share| share.used() / 2 > share.max())
     }
 
     /// Divides the bytes anew among these tenants. See [`Budget::divide`].

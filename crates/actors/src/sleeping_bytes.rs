@@ -22,12 +22,8 @@ struct Sleepers {
 }
 
 impl SleepingBytes {
-    /// Keeps the charge of a session that falls asleep. Its record expires at this time. A session that
-    /// is charged nothing is not kept.
+    /// Keeps the charge of a session that falls asleep. Its record expires at this time.
     pub(crate) fn keep(&self, session: SessionId, stored: Held, expires: Millis) {
-        if stored.amount() == 0 {
-            return;
-        }
         let mut sleepers = self.sleepers();
         sleepers.forget(&session);
         sleepers.by_expiry.insert((expires, session.clone()));
@@ -100,13 +96,5 @@ mod tests {
         assert_eq!(share.used(), 0);
         let sleepers = sleeping.sleepers();
         assert!(sleepers.by_session.is_empty() && sleepers.by_expiry.is_empty());
-    }
-
-    #[test]
-    fn a_session_that_is_charged_nothing_takes_no_memory() {
-        let share = Budget::unlimited().unnamed_share("acme");
-        let sleeping = SleepingBytes::default();
-        sleeping.keep(session(1), Held::nothing(&share), Millis(100));
-        assert!(sleeping.sleepers().by_session.is_empty());
     }
 }

@@ -133,8 +133,9 @@ impl Share {
         taken.inspect_err(|_| self.subtract(amount))
     }
 
-    /// Adds the amount to what all tenants have taken. Fails only after the budget was divided anew:
-    /// otherwise what is taken is at most what is committed.
+    /// Adds the amount to what all tenants have taken. Fails after the budget was divided anew, and where
+    /// another thread takes and releases amounts of the same share at the same moment: otherwise what
+    /// is taken is at most what is committed.
     fn take_of_total(&self, amount: usize) -> Result<(), Exhausted> {
         let Total { max, kind, .. } = &*self.0.total;
         let Kind::Strict(taken) = kind else { return Ok(()) };

@@ -150,4 +150,10 @@ pub enum BudgetVerdict {
     /// Leave memory if the session is idle. Its link is closed if that is allowed at all
     /// (`idle_stop_secs`).
     Sleep,
+    /// Whether the tenant keeps as much in the store as it may. While it does, the session does not fall
+    /// asleep before [`Self::Trim`] could drop what its log has: the events would stay in the store.
+    Store {
+        /// It does.
+        is_exhausted: bool,
+    },
 }

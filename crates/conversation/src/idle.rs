@@ -44,17 +44,29 @@ impl IdleTimes<'_> {
         let secs = Some(self.setup.limits.sleep_after_secs).filter(|secs| *secs > 0)?;
         let sleeps = self.is_quiet() && self.link.is_down() && self.handshake.is_live();
         (sleeps && self.lifecycle.leaving().is_none() && self.setup.duplex.is_none())
-            .then(|| self.quiet_since().plus(secs.saturating_mul(1_000)))
+            .then(|| self.quiet_since().plus(secs.saturating_mul(1_000)).max(self.log_settles_at()))
+    }
+
+    /// When the log keeps no more than it must, if the store has no room for more.
+    fn log_settles_at(&self) -> Millis {
+        match self.lifecycle.is_store_exhausted() {
+            true => self.streams.log().trimmable_at(&self.setup.limits),
+            false => Millis(0),
+        }
     }
 
     /// May the session leave memory now, if the node needs it?
-    pub(crate) fn may_sleep_now(&self) -> bool {
+    pub(crate) fn may_sleep_now(&self, now: Millis) -> bool {
         let link_may_close = self.link.is_down()
             || (self.setup.idle_stop_secs.is_some()
                 && !self.server_requests.has_any_of_server()
                 && !self.mirroring.is_reading());
         let is_whole = self.handshake.is_live() && self.setup.duplex.is_none();
-        self.is_quiet() && link_may_close && is_whole && self.lifecycle.leaving().is_none()
+        self.is_quiet()
+            && link_may_close
+            && is_whole
+            && self.lifecycle.leaving().is_none()
+            && self.log_settles_at() <= now
     }
 
     /// When the idle link is closed: at once if its server is retired. It is not idle while the client

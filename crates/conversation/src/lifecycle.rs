@@ -26,6 +26,8 @@ pub(crate) struct Lifecycle {
     leaving: Option<Leaving>,
     /// Does the session's tenant keep as many bytes as it may?
     is_budget_exhausted: bool,
+    /// Does the session's tenant keep as many bytes in the store as it may?
+    is_store_exhausted: bool,
     end: EndState,
 }
 
@@ -66,6 +68,7 @@ impl Lifecycle {
             has_left_stream: false,
             leaving: None,
             is_budget_exhausted: false,
+            is_store_exhausted: false,
             end: EndState::Pending(ThinVec::new()),
         }
     }
@@ -109,6 +112,16 @@ impl Lifecycle {
     /// Does the session's tenant keep as many bytes as it may? Then a new request gets an error.
     pub(crate) fn is_budget_exhausted(&self) -> bool {
         self.is_budget_exhausted
+    }
+
+    /// The tenant keeps as many bytes in the store as it may, or less again.
+    pub(crate) fn note_store(&mut self, is_exhausted: bool) {
+        self.is_store_exhausted = is_exhausted;
+    }
+
+    /// Does the session's tenant keep as many bytes in the store as it may?
+    pub(crate) fn is_store_exhausted(&self) -> bool {
+        self.is_store_exhausted
     }
 
     /// The session is not to be handed over after all. One that is handed over at once has given

@@ -283,6 +283,14 @@ impl Log {
         self.first + settled.count() as u64
     }
 
+    /// When every entry that could be dropped is `hold_ms` old, so that [`Self::settled_floor`] is above
+    /// all of them; 0 if there is none.
+    pub(crate) fn trimmable_at(&self, limits: &Limits) -> Millis {
+        let most = self.entries().len().saturating_sub(self.kept_min());
+        let newest = most.checked_sub(1).and_then(|index| self.entries().get(index));
+        newest.map_or(Millis(0), |logged| logged.at.plus(limits.hold_ms))
+    }
+
     /// Removes the oldest entry.
     pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
         let entries = self.entries.get_mut()?;

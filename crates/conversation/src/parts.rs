@@ -316,6 +316,7 @@ impl Parts {
         match verdict {
             BudgetVerdict::Available => self.lifecycle.note_budget(false),
             BudgetVerdict::Exhausted => self.lifecycle.note_budget(true),
+            BudgetVerdict::Store { is_exhausted } => self.lifecycle.note_store(is_exhausted),
             BudgetVerdict::Trim => {
                 let Self { streams, barrier, posts, server_requests, .. } = self;
                 streams.trim_settled(context, barrier, posts, server_requests);
@@ -323,7 +324,7 @@ impl Parts {
             BudgetVerdict::Sleep => {
                 // Kept results and waiting messages are in no log.
                 let keeps_nothing = self.kept.is_empty() && self.waiting.len() == 0;
-                if keeps_nothing && self.idle_times(context.setup).may_sleep_now() {
+                if keeps_nothing && self.idle_times(context.setup).may_sleep_now(context.now) {
                     self.link.close_link(context);
                     self.lifecycle.fall_asleep();
                 }

@@ -59,6 +59,26 @@ fn an_idle_session_leaves_memory_on_demand_and_a_busy_one_stays() {
 }
 
 #[test]
+fn a_session_does_not_fall_asleep_with_events_for_which_the_store_has_no_room() {
+    let limits = Limits { sleep_after_secs: 1, hold_ms: 3_000, ..limits() };
+    for (is_exhausted, after) in [(false, 1_000), (true, 3_000)] {
+        let mut world = World::with(limits.clone(), Rerun::Annotated, Some(0)).alive(NEW, "{}");
+        world.call(1);
+        world.progress(1, 1);
+        world.progress(1, 2);
+        world.answer(1, "done");
+        world.step(Event::Budget(BudgetVerdict::Store { is_exhausted }));
+        world.step(Event::Budget(BudgetVerdict::Sleep));
+        assert_eq!(world.over.is_none(), is_exhausted);
+        world.wait(after - 1);
+        world.step(Event::Budget(BudgetVerdict::Trim));
+        assert_eq!(world.over.is_none(), is_exhausted);
+        world.wait(2);
+        assert_eq!(world.over, Some(Cause::Asleep), "{is_exhausted}");
+    }
+}
+
+#[test]
 fn a_session_whose_server_must_not_be_stopped_does_not_leave_memory() {
     let mut world = World::live(NEW, limits());
     world.step(Event::Budget(BudgetVerdict::Sleep));

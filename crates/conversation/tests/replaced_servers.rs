@@ -2,7 +2,7 @@
 //! gets, and when the session leaves its server.
 
 use crate::world::{NEW, World, live};
-use conversation::{BudgetVerdict, Definition, Event, Limits, Rerun, SinkId};
+use conversation::{Definition, Event, Limits, Rerun, SinkId};
 use protocol::{Method, Notification, Response};
 
 const TOOLS: &str = "notifications/tools/list_changed";
@@ -189,5 +189,4 @@ fn a_retired_server_is_left_when_it_is_idle_and_the_next_call_starts_the_new_one
     assert!(world.link_open, "the new server is not retired");
     world.step(Event::ServerRetired);
     assert!(!world.link_open, "an idle server is left at once");
-    world.step(Event::Budget(BudgetVerdict::Sleep));
 }

@@ -79,6 +79,8 @@ pub(crate) struct SessionActor {
     is_confirmed: bool,
     /// Whether the session was told that the tenant's share is used up.
     is_budget_exhausted: bool,
+    /// Whether the session was told that the tenant's share of the store is used up.
+    is_store_exhausted: bool,
 }
 
 /// The parts of a session's actor.
@@ -138,6 +140,7 @@ impl SessionActor {
             keeps_events_until: Millis(0),
             is_confirmed: false,
             is_budget_exhausted: false,
+            is_store_exhausted: false,
         }
     }
 
@@ -205,7 +208,7 @@ impl SessionActor {
         let now = clock::now();
         if matches!(event, Event::DeadlinePassed) {
             // The session may fall asleep by this event.
-            self.trim_for_store(now);
+            self.judge_store(now);
         }
         self.step(now, event);
         self.run_until_idle(now);
@@ -339,17 +342,25 @@ impl SessionActor {
         if kept != self.kept.amount() {
             self.kept.set(kept);
         }
-        let stored = budget::in_granules(self.session.stored_bytes());
+        // A session that leaves is charged as one that sleeps, or not at all.
+        let stored = if self.life.stays() { self.session.stored_bytes() } else { 0 };
+        let stored = budget::in_granules(stored);
         if stored != self.stored.amount() {
             self.stored.set(stored);
         }
     }
 
-    /// Drops the delivered events of an idle session while its tenant keeps too many bytes in the
-    /// store, where they would stay while the session sleeps.
-    fn trim_for_store(&mut self, now: Millis) {
+    /// Tells the session whether its tenant keeps as many bytes in the store as it may, if that has
+    /// changed. If so, a session that is idle drops the events that have been delivered, or have had
+    /// the time to be, and does not fall asleep before it could.
+    fn judge_store(&mut self, now: Millis) {
+        let is_exhausted = self.stored.share().is_exceeded();
+        if is_exhausted != self.is_store_exhausted {
+            self.is_store_exhausted = is_exhausted;
+            self.step(now, Event::Budget(BudgetVerdict::Store { is_exhausted }));
+        }
         let is_idle = self.sinks.is_empty() && !self.session.has_work();
-        if is_idle && self.stored.share().is_exceeded() && now >= self.keeps_events_until {
+        if is_exhausted && is_idle && now >= self.keeps_events_until {
             self.step(now, Event::Budget(BudgetVerdict::Trim));
             self.charge_kept_bytes();
         }
@@ -389,8 +400,10 @@ impl SessionActor {
             // It is repeated, so it need not wait for the lease.
             Relief::Verdict(verdict) => {
                 if self.may_act() {
-                    if verdict == BudgetVerdict::Sleep {
-                        self.trim_for_store(clock::now());
+                    // What follows or waits comes before the verdict.
+                    self.run_until_idle(clock::now());
+                    if verdict == BudgetVerdict::Sleep && self.life.stays() && self.may_act() {
+                        self.judge_store(clock::now());
                     }
                     self.receive(Event::Budget(verdict), None);
                 }

@@ -67,10 +67,12 @@ impl SessionActor {
         }
     }
 
-    /// What the session keeps in the store stays charged to its tenant until the record expires.
+    /// What the session keeps in the store stays charged to its tenant until the record expires. A
+    /// granule more is charged, since nothing else bounds the number of sessions that sleep.
     fn keep_charge(&mut self, expires: Millis) {
         let nothing = Held::nothing(self.stored.share());
-        let stored = std::mem::replace(&mut self.stored, nothing);
+        let mut stored = std::mem::replace(&mut self.stored, nothing);
+        stored.set(budget::in_granules(self.session.stored_bytes()) + budget::GRANULE_BYTES);
         self.context.sleeping_bytes.keep(self.handle.session.clone(), stored, expires);
     }
 

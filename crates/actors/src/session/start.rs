@@ -51,7 +51,7 @@ pub(crate) fn create_session(
     // Read first: if the lease is lost before the session is recorded, the generation differs.
     let lease_generation = node.cluster.lease_generation();
     let share = node.session_bytes.share_of_session(&tenant.name);
-    let slot = registry.take_slot(tenant, &share)?;
+    let slot = registry.take_slot(tenant, &node.session_bytes)?;
     let random = Random::new()?;
     let session = random.session_id(node.tag()).ok_or(Refusal::Unavailable)?;
     let owner = Owner { token: Token::first(random.token), node: node.cluster.incarnation() };
