@@ -53,6 +53,13 @@ impl Client {
         Self { session, key, welcome: self.welcome.clone(), ..twin }
     }
 
+    /// The same client, for which this host has the address of the listener at `base`.
+    pub fn resolving(self, host: &str, base: &str) -> Result<Self> {
+        let address = base.strip_prefix("http://").context("no http URL")?.parse()?;
+        let http = reqwest::Client::builder().pool_max_idle_per_host(0).resolve(host, address);
+        Ok(Self { http: http.build()?, ..self })
+    }
+
     /// The same client with this key.
     pub fn with_key(self, key: &str) -> Self {
         Self { key: Some(key.to_owned()), ..self }

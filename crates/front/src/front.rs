@@ -19,7 +19,7 @@ use crate::exchange::{Exchanges, Reporting};
 use crate::front_request::{FrontRequest, Service};
 use crate::head_timeout::{HeadProgress, Serving};
 use crate::heads::Heads;
-use crate::origin::Gate;
+use crate::origin::{Gate, split_port};
 use crate::refusal::Refused;
 use crate::route::{self, Endpoint};
 use crate::unfinished::UnfinishedBodies;
@@ -84,9 +84,7 @@ impl Front {
         let connection = HeadProgress::of(&request).map(Rc::as_ref);
         let is_ambiguous = connection.is_some_and(HeadProgress::is_ambiguous);
         let head = request.head();
-        let found = route::find(head.uri.path());
-        let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
-        let endpoint = found.map(|(_, endpoint)| endpoint);
+        let (tenant, endpoint) = self.find(head);
         let mut exchange = self.exchanges.begin(&head.method, endpoint, tenant.as_ref());
         let origin;
         let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
@@ -98,8 +96,8 @@ impl Front {
             }
             Ok(heads) => {
                 origin = heads.origin;
-                match (found, &tenant) {
-                    (Some((_, endpoint)), Some(tenant)) => {
+                match (endpoint, &tenant) {
+                    (Some(endpoint), Some(tenant)) => {
                         match self.authenticate(&head.method, tenant, &heads) {
                             Err(refused) => {
                                 exchange.refused(refused.rejection().code.number());
@@ -151,9 +149,7 @@ impl Front {
 
     /// Refuses a body before its client sends it, if the client waits for that.
     pub(crate) fn expect(&self, request: Request) -> Result<Request, Response<BoxBody>> {
-        let found = route::find(request.path());
-        let (tenant, endpoint) = (found.map(|found| found.0), found.map(|found| found.1));
-        let tenant = tenant.and_then(|tenant| self.tenants.find(tenant));
+        let (tenant, endpoint) = self.find(request.head());
         let checked = Heads::read(&request.head().headers, self.header_bytes_max)
             .map_err(Refused::from)
             .and_then(|heads| {
@@ -179,6 +175,33 @@ impl Front {
         }
     }
 
+    /// The tenant and the endpoint that a request names: by its path, or at the host of a tenant.
+    fn find(&self, head: &RequestHead) -> (Option<Arc<Tenant>>, Option<Endpoint>) {
+        let path = head.uri.path();
+        if let Some((tenant, endpoint)) = route::find(path) {
+            return (self.tenants.find(tenant), Some(endpoint));
+        }
+        match route::find_at_host(path) {
+            // At any other host this is no endpoint.
+            Some(endpoint) => match self.tenant_of_host(head) {
+                Some(tenant) => (Some(tenant), Some(endpoint)),
+                None => (None, None),
+            },
+            None => (None, None),
+        }
+    }
+
+    /// The tenant whose host a request names, in its first line or else in its header.
+    fn tenant_of_host(&self, head: &RequestHead) -> Option<Arc<Tenant>> {
+        let authority = head.uri.authority().map(|authority| authority.as_str());
+        let named = || head.headers.get(header::HOST)?.to_str().ok();
+        self.tenant_at(authority.or_else(named)?)
+    }
+
+    fn tenant_at(&self, host: &str) -> Option<Arc<Tenant>> {
+        self.tenants.of_host(split_port(host)?.0)
+    }
+
     /// Checks the origin and the host of a request (SEC-01: on every method and path). A page
     /// that is admitted may read the response.
     fn admit<'a>(
@@ -194,14 +217,20 @@ impl Front {
         }
         // A request may name its host in its first line too; that one then takes precedence.
         let named = head.uri.authority().map(|authority| authority.as_str());
-        if !self.gate.allows_host(heads.host)
-            || named.is_some_and(|host| !self.gate.allows_host(Some(host)))
-        {
+        let allows = |host: Option<&str>| {
+            self.gate.allows_host(host) || host.is_some_and(|host| self.tenant_at(host).is_some())
+        };
+        if !allows(heads.host) || named.is_some_and(|host| !allows(Some(host))) {
             return Err(Refused::host());
         }
         let tenants_own = tenant.map_or(&[][..], |tenant| &tenant.allowed_origins);
         match heads.origin {
-            Some(origin) if !self.gate.allows_origin(origin, tenants_own) => Err(Refused::origin()),
+            Some(origin)
+                if !self.gate.allows_origin(origin, tenants_own)
+                    && !tenant.is_some_and(|tenant| is_own_host(origin, tenant)) =>
+            {
+                Err(Refused::origin())
+            }
             // A page of another site had its browser send the request without naming its origin, as
             // for an image.
             None if matches!(heads.fetch_site, Some("cross-site" | "same-site")) => {
@@ -260,6 +289,12 @@ impl Front {
             refused.unread(request.take_payload()).into_response()
         })
     }
+}
+
+/// Whether a page was served at a host of the tenant, over TLS.
+fn is_own_host(origin: &str, tenant: &Tenant) -> bool {
+    let authority = origin.strip_prefix("https://").and_then(split_port);
+    authority.is_some_and(|(name, _)| tenant.hosts.iter().any(|h| h.eq_ignore_ascii_case(name)))
 }
 
 /// Whether a browser asks for a page whether it may send a request.

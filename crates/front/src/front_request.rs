@@ -20,7 +20,7 @@ use crate::heads::Heads;
 use crate::lapse::{Lapse, Lapses};
 use crate::origin::public_path;
 use crate::refusal::Refused;
-use crate::route::Endpoint;
+use crate::route::{self, Endpoint};
 use crate::session_rate::SessionRate;
 use crate::{Error, Settings};
 
@@ -30,6 +30,8 @@ pub(crate) struct FrontRequest<'a> {
     pub(crate) credential: Credential,
     pub(crate) method: &'a Method,
     pub(crate) query: &'a str,
+    /// Whether the path has no tenant, since the host names it.
+    pub(crate) is_at_host: bool,
     pub(crate) heads: Heads<'a>,
     /// All headers, for what most requests do not need.
     pub(crate) headers: &'a HeaderMap,
@@ -58,6 +60,7 @@ impl<'a> FrontRequest<'a> {
             credential,
             method: &head.method,
             query: head.uri.query().unwrap_or_default(),
+            is_at_host: route::find_at_host(head.uri.path()).is_some(),
             heads,
             headers: &head.headers,
             peer: head.peer_addr.map(|peer| peer.ip()),

@@ -34,7 +34,11 @@ pub(crate) async fn open(
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
     // escaping.
     let (base, tenant) = (&service.public_path, &request.tenant.name);
-    let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
+    let path = match request.is_at_host {
+        true => "/messages".to_owned(),
+        false => format!("{base}/{tenant}/messages"),
+    };
+    let endpoint = format!("{path}?session={}", session.as_str());
     request.exchange.of_session(&session);
     let exchange = request.exchange.take();
     let body =

@@ -1,4 +1,5 @@
-//! Paths: `/{tenant}/mcp`, `/{tenant}/sse` and `/{tenant}/messages`.
+//! Paths: `/{tenant}/mcp`, `/{tenant}/sse` and `/{tenant}/messages`; at the host of a tenant the same
+//! without its name.
 
 /// The endpoint after the tenant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,15 @@ impl Endpoint {
         }
     }
 
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "mcp" => Some(Self::Mcp),
+            "sse" => Some(Self::Sse),
+            "messages" => Some(Self::Messages),
+            _ => None,
+        }
+    }
+
     /// The methods that pages may use, for preflights.
     pub(crate) fn methods(self) -> &'static str {
         match self {
@@ -35,13 +45,12 @@ impl Endpoint {
 /// and each path then has one spelling.
 pub(crate) fn find(path: &str) -> Option<(&str, Endpoint)> {
     let (tenant, endpoint) = path.strip_prefix('/')?.split_once('/')?;
-    let endpoint = match endpoint {
-        "mcp" => Endpoint::Mcp,
-        "sse" => Endpoint::Sse,
-        "messages" => Endpoint::Messages,
-        _ => return None,
-    };
-    Some((tenant, endpoint))
+    Some((tenant, Endpoint::named(endpoint)?))
+}
+
+/// The endpoint that a path names at the host of a tenant.
+pub(crate) fn find_at_host(path: &str) -> Option<Endpoint> {
+    Endpoint::named(path.strip_prefix('/')?)
 }
 
 #[cfg(test)]
@@ -57,6 +66,10 @@ mod tests {
             ["", "/", "/acme", "/acme/", "/acme/mcp/", "//acme/mcp", "/acme/MCP", "acme/mcp"]
         {
             assert_eq!(find(path), None, "{path}");
+        }
+        assert_eq!(find_at_host("/mcp"), Some(Endpoint::Mcp));
+        for path in ["", "/", "mcp", "/mcp/", "//mcp", "/acme/mcp", "/MCP"] {
+            assert_eq!(find_at_host(path), None, "{path}");
         }
     }
 }

@@ -146,6 +146,9 @@ impl Plan {
                 Err(all) => all.into_iter().for_each(|problem| problems.add(problem)),
             }
         }
+        for problem in hosts_of_several(&tenants) {
+            problems.add_in(&problem.0, problem.1);
+        }
         if settings.tenants.is_empty() {
             let folder = &settings.node.tenants_dir;
             let text = match folder.as_os_str().is_empty() {
@@ -316,6 +319,24 @@ fn remarks(
         }
     }
     remarks
+}
+
+/// The hosts that several tenants name: the place of the later tenant, and the problem.
+fn hosts_of_several(tenants: &[Tenant]) -> Vec<(String, String)> {
+    let mut owners = BTreeMap::new();
+    let mut found = Vec::new();
+    for tenant in tenants {
+        for host in &tenant.hosts {
+            let Some(other) = owners.insert(host.as_str(), &tenant.name) else { continue };
+            let name = &tenant.name;
+            let problem = format!(
+                "`tenants.{name}.hosts` has {host:?}, which `tenants.{other}.hosts` has too; a host is \
+                 one tenant's, so remove it from one of them"
+            );
+            found.push((format!("tenants.{name}.hosts"), problem));
+        }
+    }
+    found
 }
 
 fn only_backend(

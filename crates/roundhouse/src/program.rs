@@ -261,7 +261,10 @@ fn found(file: &Path, settings: &Settings) -> String {
             ("keys", count) => format!(" ({count})"),
             _ => String::new(),
         };
-        found += &format!("tenant {name}: /{name}/mcp, auth {auth}{keys}, {}\n", backends(tenant));
+        let hosts = tenant.tenant.hosts.iter().map(|host| format!(", /mcp at {host}"));
+        let hosts = hosts.collect::<String>();
+        let backends = backends(tenant);
+        found += &format!("tenant {name}: /{name}/mcp{hosts}, auth {auth}{keys}, {backends}\n");
     }
     let descriptors = descriptors_of(settings);
     found += &format!("{}\n", descriptors.summary());

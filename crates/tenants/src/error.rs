@@ -58,6 +58,16 @@ pub enum Error {
         /// What to write instead.
         remedy: String,
     },
+    /// A host at which the endpoint is served is no name of a host.
+    #[error("`tenants.{name}.hosts` has {written:?}, which is no name of a host; {remedy}")]
+    Host {
+        /// The tenant.
+        name: String,
+        /// The text in the settings.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
     /// The name of a header that pages may send is no such name.
     #[error(
         "tenant `{name}` has {written:?} in cors_headers, which is no name of a header; write names, as \

@@ -5,6 +5,7 @@
 
 mod error;
 mod header_name;
+mod host;
 mod keys;
 mod name;
 mod origin;
@@ -37,6 +38,8 @@ pub struct Tenant {
     pub name: Arc<str>,
     /// Who may use the endpoint.
     pub access: Access,
+    /// Host names at which the endpoint is served without the tenant's name, in lower case.
+    pub hosts: Vec<String>,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
     /// Request headers that pages may send, beside those of MCP and of the node.
@@ -54,7 +57,8 @@ impl Tenant {
         let origins = settings.allowed_origins.iter().map(|written| origin::check(name, written));
         let checks = [name::check(name), settings.limits.check(name)];
         let headers = settings.cors_headers.iter().map(|written| header_name::check(name, written));
-        let checks = checks.into_iter().chain(origins).chain(headers);
+        let hosts = settings.hosts.iter().map(|written| host::check(name, written));
+        let checks = checks.into_iter().chain(hosts).chain(origins).chain(headers);
         let mut wrong: Vec<Error> = checks.filter_map(Result::err).collect();
         let access = match settings.access(name) {
             Ok(access) if wrong.is_empty() => access,
@@ -67,6 +71,7 @@ impl Tenant {
         Ok(Self {
             name: name.into(),
             access,
+            hosts: settings.hosts.clone(),
             allowed_origins: settings.allowed_origins.clone(),
             cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
             sessions_max: settings.limits.sessions_max,
@@ -82,6 +87,7 @@ impl Tenant {
         Self {
             name,
             access: Access::Keys(Arc::default()),
+            hosts: Vec::new(),
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),
             sessions_max,

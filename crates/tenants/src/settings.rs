@@ -17,6 +17,8 @@ pub struct Settings {
     /// The keys with which clients authenticate, by name, if `auth` is `"keys"`. Without any, no client
     /// may use the endpoint.
     pub keys: BTreeMap<String, KeySettings>,
+    /// Host names at which the endpoint is also served, at `/mcp` without the name of the tenant.
+    pub hosts: Vec<String>,
     /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
     /// Request headers that pages may send to the endpoint, in addition to those of MCP and of the
@@ -129,11 +131,12 @@ mod tests {
         let settings = Settings {
             auth: None,
             keys: BTreeMap::new(),
+            hosts: vec!["*.example".into()],
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
             cors_headers: vec!["*".into(), "x-fine".into()],
             limits: Limits { sessions_max: 0, ..Limits::default() },
         };
-        assert_eq!(refusal(&settings).lines().count(), 4);
+        assert_eq!(refusal(&settings).lines().count(), 5);
     }
 
     #[test]

@@ -9,7 +9,30 @@ use tokio::sync::watch;
 
 use crate::Tenant;
 
-type ByName = HashMap<Arc<str>, Arc<Tenant>>;
+#[derive(Debug, Default)]
+struct Table {
+    by_name: HashMap<Arc<str>, Arc<Tenant>>,
+    by_host: HashMap<Box<str>, Arc<Tenant>>,
+}
+
+impl Table {
+    fn new(tenants: impl Iterator<Item = Arc<Tenant>>) -> Self {
+        let mut table = Self::default();
+        for tenant in tenants {
+            for host in &tenant.hosts {
+                let host = Box::from(host.as_str());
+                // Another tenant may have got the host of one that is leaving.
+                if tenant.is_leaving {
+                    table.by_host.entry(host).or_insert_with(|| Arc::clone(&tenant));
+                } else {
+                    table.by_host.insert(host, Arc::clone(&tenant));
+                }
+            }
+            table.by_name.insert(Arc::clone(&tenant.name), tenant);
+        }
+        table
+    }
+}
 
 /// The tenants of the node, shared by its threads. The settings bound their number. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +44,7 @@ struct Shared {
     version: AtomicU64,
     /// Has the version, for those who wait for the next one.
     changed: watch::Sender<u64>,
-    table: RwLock<Arc<ByName>>,
+    table: RwLock<Arc<Table>>,
 }
 
 impl Tenants {
@@ -34,7 +57,7 @@ impl Tenants {
 
     /// Replaces all tenants. A request in progress keeps the tenant that it began with.
     pub fn replace(&self, tenants: impl IntoIterator<Item = Tenant>) {
-        let table = tenants.into_iter().map(|t| (Arc::clone(&t.name), Arc::new(t))).collect();
+        let table = Table::new(tenants.into_iter().map(Arc::new));
         // A table is replaced as a whole, so it is right in any case.
         *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         let version = self.0.version.fetch_add(1, Ordering::Release) + 1;
@@ -48,17 +71,17 @@ impl Tenants {
 
     /// Returns the tenant with this name.
     pub fn find(&self, name: &str) -> Option<Arc<Tenant>> {
-        self.table().get(name).cloned()
+        self.table().by_name.get(name).cloned()
     }
 
     /// All tenants, ordered by name.
     pub fn by_name(&self) -> Vec<Arc<Tenant>> {
-        let mut all: Vec<_> = self.table().values().cloned().collect();
+        let mut all: Vec<_> = self.table().by_name.values().cloned().collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
     }
 
-    fn table(&self) -> Arc<ByName> {
+    fn table(&self) -> Arc<Table> {
         Arc::clone(&self.0.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -69,7 +92,7 @@ impl Tenants {
 pub struct TenantsOfThread {
     shared: Tenants,
     version: Cell<u64>,
-    copy: RefCell<ByName>,
+    copy: RefCell<Table>,
 }
 
 impl Clone for TenantsOfThread {
@@ -90,7 +113,18 @@ impl TenantsOfThread {
     /// Returns the tenant with this name.
     pub fn find(&self, name: &str) -> Option<Arc<Tenant>> {
         self.refresh();
-        self.copy.borrow().get(name).cloned()
+        self.copy.borrow().by_name.get(name).cloned()
+    }
+
+    /// Returns the tenant whose endpoint is served at this host, which is compared without case.
+    pub fn of_host(&self, host: &str) -> Option<Arc<Tenant>> {
+        self.refresh();
+        let copy = self.copy.borrow();
+        if let Some(tenant) = copy.by_host.get(host) {
+            return Some(Arc::clone(tenant));
+        }
+        let has_upper = !copy.by_host.is_empty() && host.bytes().any(|b| b.is_ascii_uppercase());
+        has_upper.then(|| copy.by_host.get(&*host.to_ascii_lowercase()).cloned()).flatten()
     }
 
     fn refresh(&self) {
@@ -101,9 +135,9 @@ impl TenantsOfThread {
         }
         let copy = |tenant: &Arc<Tenant>| {
             let name: Arc<str> = Arc::from(&*tenant.name);
-            (Arc::clone(&name), Arc::new(Tenant { name, ..Tenant::clone(tenant) }))
+            Arc::new(Tenant { name, ..Tenant::clone(tenant) })
         };
-        *self.copy.borrow_mut() = self.shared.table().values().map(copy).collect();
+        *self.copy.borrow_mut() = Table::new(self.shared.table().by_name.values().map(copy));
     }
 }
 
@@ -126,6 +160,21 @@ mod tests {
         assert_eq!(&*kept.name, "a");
         let names: Vec<_> = tenants.by_name().iter().map(|t| t.name.to_string()).collect();
         assert_eq!(names, ["b", "c"]);
+    }
+
+    #[test]
+    fn a_tenant_is_found_by_its_hosts_without_case() {
+        let settings = Settings { hosts: vec!["a.example".into()], ..Settings::open() };
+        let tenants = Tenants::new([Tenant::new("a", &settings).unwrap(), tenant("b")]);
+        let of_thread = TenantsOfThread::new(&tenants);
+        for host in ["a.example", "A.Example"] {
+            assert_eq!(&*of_thread.of_host(host).unwrap().name, "a");
+        }
+        for host in ["b", "example", "x.a.example", ""] {
+            assert!(of_thread.of_host(host).is_none(), "{host}");
+        }
+        tenants.replace([tenant("a")]);
+        assert!(of_thread.of_host("a.example").is_none());
     }
 
     #[test]

@@ -1,0 +1,133 @@
+//! A tenant's endpoint is served at a host of its own, beside its path.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use reqwest::Method;
+use serde_json::json;
+use tests::mcp::Client;
+use tests::sse::Events;
+use tests::{Node, Setup, check, tools};
+use tokio::time::sleep;
+
+const NEWEST: &str = "2025-11-25";
+
+/// A tenant with these hosts.
+fn tenant(name: &str, hosts: &str) -> String {
+    format!(
+        "[tenants.{name}]\nauth = 'open'\nhosts = [{hosts}]\n[tenants.{name}.backends.main]\n\
+         kind = 'native'\nname = 'everything'\n"
+    )
+}
+
+/// A client of this path at a host. The node listens on loopback at a port of its own.
+fn client(node: &Node, host: &str, path: &str, revision: &str) -> Result<Client> {
+    let port = node.base.rsplit_once(':').context("no port")?.1;
+    Client::new(format!("http://{host}:{port}{path}"), revision).resolving(host, &node.base)
+}
+
+/// The status of `initialize` at a path of a host, sent by a page of this origin.
+async fn status(node: &Node, host: &str, path: &str, origin: Option<&str>) -> Result<u16> {
+    let client = client(node, host, path, NEWEST)?;
+    let mut request = client.http(Method::POST);
+    if let Some(origin) = origin {
+        request = request.header("Origin", origin);
+    }
+    let message = client.message("initialize", client.introduction(json!({})));
+    Ok(request.json(&message).send().await?.status().as_u16())
+}
+
+#[tokio::test]
+async fn a_tenant_is_served_at_its_host_and_at_its_path() -> Result<()> {
+    let settings = tenant("acme", "'acme.example.com', 'mcp.acme.example'") + &tenant("other", "");
+    let node = Node::start(&Setup::config(settings))?;
+    for (host, path) in [
+        ("acme.example.com", "/mcp"),
+        ("ACME.example.com", "/mcp"),
+        ("mcp.acme.example", "/mcp"),
+        ("acme.example.com", "/acme/mcp"),
+        ("127.0.0.1", "/acme/mcp"),
+    ] {
+        let client = client(&node, host, path, NEWEST)?.opened(json!({})).await;
+        let client = client.with_context(|| format!("{host}{path}"))?;
+        client.is_well().await?;
+        let _stream = client.listen().await?;
+        check::status(&client.delete().await?, 204)?;
+    }
+    // The host names the tenant for paths without one only.
+    ensure!(status(&node, "acme.example.com", "/other/mcp", None).await? == 200);
+    for (host, path, wanted) in [
+        ("127.0.0.1", "/mcp", 404),
+        ("acme.example.com", "/mcp/", 404),
+        ("acme.example.com", "/", 404),
+        ("example.com", "/mcp", 403),
+        ("x.acme.example.com", "/mcp", 403),
+        ("x.acme.example.com", "/acme/mcp", 403),
+    ] {
+        let got = status(&node, host, path, None).await?;
+        ensure!(got == wanted, "{host}{path}: {got}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn pages_of_a_tenants_host_may_use_its_endpoint_and_no_other() -> Result<()> {
+    let settings = tenant("acme", "'acme.example.com'") + &tenant("other", "'other.example.com'");
+    let node = Node::start(&Setup::config(settings))?;
+    let host = "acme.example.com";
+    for (origin, wanted) in [
+        ("https://acme.example.com", 200),
+        ("https://acme.example.com:8443", 200),
+        // Such a page may come from a stranger on the way.
+        ("http://acme.example.com", 403),
+        ("https://other.example.com", 403),
+        ("https://acme.example.com.evil.example", 403),
+        ("https://acme.example.com@evil.example", 403),
+    ] {
+        let got = status(&node, host, "/mcp", Some(origin)).await?;
+        ensure!(got == wanted, "{origin}: {got}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_transport_of_2024_names_an_endpoint_of_the_same_host() -> Result<()> {
+    let node = Node::start(&Setup::config(tenant("acme", "'acme.example.com'")))?;
+    let opener = client(&node, "acme.example.com", "/sse", "2024-11-05")?;
+    let mut events = Events::of(opener.get(None).await?)?;
+    let endpoint = events.next().await?.context("no event")?.data.context("no data")?;
+    ensure!(endpoint.starts_with("/messages?session="), "{endpoint}");
+    let poster = client(&node, "acme.example.com", &endpoint, "2024-11-05")?;
+    let message = poster.message("initialize", poster.introduction(json!({})));
+    check::status(&poster.send(message).await?, 202)?;
+    let (_, answer) = events.message().await?.context("no answer")?;
+    ensure!(answer.get("result").is_some(), "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn hosts_change_while_a_node_runs_and_belong_to_one_tenant() -> Result<()> {
+    let node = Node::start(&Setup::config(tenant("acme", "'one.example'")))?;
+    std::fs::write(node.config_file(), tenant("acme", "") + &tenant("new", "'one.example'"))?;
+    let until = Instant::now() + Duration::from_secs(20);
+    while status(&node, "127.0.0.1", "/new/mcp", None).await? != 200 {
+        ensure!(Instant::now() < until, "the change is not applied: {}", node.output());
+        sleep(Duration::from_millis(100)).await;
+    }
+    ensure!(status(&node, "one.example", "/mcp", None).await? == 200);
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("two.toml");
+    std::fs::write(&file, tenant("a", "'one.example'") + &tenant("b", "'one.example', 'B.x'"))?;
+    let checked = Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
+    let told = String::from_utf8(checked.stderr)?;
+    ensure!(!checked.status.success() && told.contains("write it in lower case"), "{told}");
+    std::fs::write(&file, tenant("a", "'one.example'") + &tenant("b", "'one.example'"))?;
+    let checked = Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
+    let told = String::from_utf8(checked.stderr)?;
+    ensure!(
+        told.contains("`tenants.b.hosts` has \"one.example\", which `tenants.a.hosts`"),
+        "{told}"
+    );
+    Ok(())
+}
