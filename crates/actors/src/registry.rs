@@ -203,7 +203,17 @@ impl Registry {
         tenant: &Tenant,
         bytes: &SessionBytes,
     ) -> Result<Slot, Refusal> {
-        if bytes.share_of_session(&tenant.name).is_exceeded() || bytes.is_store_full(&tenant.name) {
+        let is_store_full = bytes.is_store_full(&tenant.name);
+        if is_store_full {
+            tracing::warn!(
+                tenant = &*tenant.name,
+                bytes = bytes.used_in_store(&tenant.name),
+                "a session was refused: the sessions of its tenant keep more than twice as many bytes \
+                 in the store as they may, those that sleep included; raise \
+                 tenants.*.limits.session_bytes_max, or wait until sleeping sessions expire"
+            );
+        }
+        if bytes.share_of_session(&tenant.name).is_exceeded() || is_store_full {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
         }

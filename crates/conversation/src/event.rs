@@ -153,7 +153,7 @@ pub enum BudgetVerdict {
     /// Whether the tenant keeps as much in the store as it may. While it does, the session does not fall
     /// asleep before [`Self::Trim`] could drop what its log has: the events would stay in the store.
     Store {
-        /// It does.
-        is_exhausted: bool,
+        /// It does, and no event may be dropped before this time.
+        exhausted: Option<Millis>,
     },
 }

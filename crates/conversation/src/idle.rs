@@ -49,10 +49,8 @@ impl IdleTimes<'_> {
 
     /// When the log keeps no more than it must, if the store has no room for more.
     fn log_settles_at(&self) -> Millis {
-        match self.lifecycle.is_store_exhausted() {
-            true => self.streams.log().trimmable_at(&self.setup.limits),
-            false => Millis(0),
-        }
+        let trimmable_at = self.streams.log().trimmable_at(&self.setup.limits);
+        self.lifecycle.store_exhausted().map_or(Millis(0), |from| from.max(trimmable_at))
     }
 
     /// May the session leave memory now, if the node needs it?

@@ -8,6 +8,8 @@
 //! end could be lost with its owner, and the session, which may have been stolen, could be used
 //! again.
 
+use std::num::NonZeroU32;
+
 use thin_vec::ThinVec;
 
 use crate::step_context::StepContext;
@@ -26,8 +28,9 @@ pub(crate) struct Lifecycle {
     leaving: Option<Leaving>,
     /// Does the session's tenant keep as many bytes as it may?
     is_budget_exhausted: bool,
-    /// Does the session's tenant keep as many bytes in the store as it may?
-    is_store_exhausted: bool,
+    /// The session's tenant keeps as many bytes in the store as it may, and no event may be dropped
+    /// before this time.
+    store_exhausted: Option<StoreExhausted>,
     end: EndState,
 }
 
@@ -40,6 +43,21 @@ pub(crate) enum Leaving {
     AtOnce,
     /// It is idle. Any event cancels this.
     FallingAsleep,
+}
+
+/// A time in seconds, rounded up, plus one: four bytes, which a session has room for.
+#[derive(Clone, Copy)]
+struct StoreExhausted(NonZeroU32);
+
+impl StoreExhausted {
+    fn until(time: Millis) -> Self {
+        let secs = u32::try_from(time.0.div_ceil(1_000)).unwrap_or(u32::MAX);
+        Self(NonZeroU32::MIN.saturating_add(secs))
+    }
+
+    fn time(self) -> Millis {
+        Millis(u64::from(self.0.get() - 1) * 1_000)
+    }
 }
 
 impl Leaving {
@@ -68,7 +86,7 @@ impl Lifecycle {
             has_left_stream: false,
             leaving: None,
             is_budget_exhausted: false,
-            is_store_exhausted: false,
+            store_exhausted: None,
             end: EndState::Pending(ThinVec::new()),
         }
     }
@@ -115,13 +133,14 @@ impl Lifecycle {
     }
 
     /// The tenant keeps as many bytes in the store as it may, or less again.
-    pub(crate) fn note_store(&mut self, is_exhausted: bool) {
-        self.is_store_exhausted = is_exhausted;
+    pub(crate) fn note_store(&mut self, exhausted: Option<Millis>) {
+        self.store_exhausted = exhausted.map(StoreExhausted::until);
     }
 
-    /// Does the session's tenant keep as many bytes in the store as it may?
-    pub(crate) fn is_store_exhausted(&self) -> bool {
-        self.is_store_exhausted
+    /// If the tenant keeps as many bytes in the store as it may: the time before which no event may be
+    /// dropped.
+    pub(crate) fn store_exhausted(&self) -> Option<Millis> {
+        self.store_exhausted.map(StoreExhausted::time)
     }
 
     /// The session is not to be handed over after all. One that is handed over at once has given

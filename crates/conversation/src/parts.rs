@@ -316,7 +316,7 @@ impl Parts {
         match verdict {
             BudgetVerdict::Available => self.lifecycle.note_budget(false),
             BudgetVerdict::Exhausted => self.lifecycle.note_budget(true),
-            BudgetVerdict::Store { is_exhausted } => self.lifecycle.note_store(is_exhausted),
+            BudgetVerdict::Store { exhausted } => self.lifecycle.note_store(exhausted),
             BudgetVerdict::Trim => {
                 let Self { streams, barrier, posts, server_requests, .. } = self;
                 streams.trim_settled(context, barrier, posts, server_requests);

@@ -61,20 +61,22 @@ fn an_idle_session_leaves_memory_on_demand_and_a_busy_one_stays() {
 #[test]
 fn a_session_does_not_fall_asleep_with_events_for_which_the_store_has_no_room() {
     let limits = Limits { sleep_after_secs: 1, hold_ms: 3_000, ..limits() };
-    for (is_exhausted, after) in [(false, 1_000), (true, 3_000)] {
+    for (exhausted, after) in [(None, 1_000), (Some(0), 3_000), (Some(5_000), 5_000)] {
         let mut world = World::with(limits.clone(), Rerun::Annotated, Some(0)).alive(NEW, "{}");
         world.call(1);
         world.progress(1, 1);
         world.progress(1, 2);
         world.answer(1, "done");
-        world.step(Event::Budget(BudgetVerdict::Store { is_exhausted }));
+        let exhausted = exhausted.map(|after| world.now.plus(after));
+        world.step(Event::Budget(BudgetVerdict::Store { exhausted }));
         world.step(Event::Budget(BudgetVerdict::Sleep));
-        assert_eq!(world.over.is_none(), is_exhausted);
+        assert_eq!(world.over.is_none(), exhausted.is_some());
         world.wait(after - 1);
         world.step(Event::Budget(BudgetVerdict::Trim));
-        assert_eq!(world.over.is_none(), is_exhausted);
+        world.step(Event::Budget(BudgetVerdict::Sleep));
+        assert_eq!(world.over.is_none(), exhausted.is_some());
         world.wait(2);
-        assert_eq!(world.over, Some(Cause::Asleep), "{is_exhausted}");
+        assert_eq!(world.over, Some(Cause::Asleep), "{exhausted:?}");
     }
 }
 

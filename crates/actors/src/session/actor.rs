@@ -79,8 +79,8 @@ pub(crate) struct SessionActor {
     is_confirmed: bool,
     /// Whether the session was told that the tenant's share is used up.
     is_budget_exhausted: bool,
-    /// Whether the session was told that the tenant's share of the store is used up.
-    is_store_exhausted: bool,
+    /// What the session was told of the tenant's share of the store.
+    store_exhausted: Option<Millis>,
 }
 
 /// The parts of a session's actor.
@@ -140,7 +140,7 @@ impl SessionActor {
             keeps_events_until: Millis(0),
             is_confirmed: false,
             is_budget_exhausted: false,
-            is_store_exhausted: false,
+            store_exhausted: None,
         }
     }
 
@@ -355,9 +355,10 @@ impl SessionActor {
     /// the time to be, and does not fall asleep before it could.
     fn judge_store(&mut self, now: Millis) {
         let is_exhausted = self.stored.share().is_exceeded();
-        if is_exhausted != self.is_store_exhausted {
-            self.is_store_exhausted = is_exhausted;
-            self.step(now, Event::Budget(BudgetVerdict::Store { is_exhausted }));
+        let exhausted = is_exhausted.then_some(self.keeps_events_until);
+        if exhausted != self.store_exhausted {
+            self.store_exhausted = exhausted;
+            self.step(now, Event::Budget(BudgetVerdict::Store { exhausted }));
         }
         let is_idle = self.sinks.is_empty() && !self.session.has_work();
         if is_exhausted && is_idle && now >= self.keeps_events_until {
