@@ -55,10 +55,10 @@ async fn a_tenant_is_served_at_its_host_and_at_its_path() -> Result<()> {
         let _stream = client.listen().await?;
         check::status(&client.delete().await?, 204)?;
     }
-    // The host names the tenant for paths without one only.
-    ensure!(status(&node, "acme.example.com", "/other/mcp", None).await? == 200);
     for (host, path, wanted) in [
         ("127.0.0.1", "/mcp", 404),
+        // A page of the host could otherwise read what another tenant answers to a GET.
+        ("acme.example.com", "/other/mcp", 403),
         ("acme.example.com", "/mcp/", 404),
         ("acme.example.com", "/", 404),
         ("example.com", "/mcp", 403),
@@ -122,6 +122,11 @@ async fn hosts_change_while_a_node_runs_and_belong_to_one_tenant() -> Result<()>
     let checked = Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
     let told = String::from_utf8(checked.stderr)?;
     ensure!(!checked.status.success() && told.contains("write it in lower case"), "{told}");
+    let own = "front.public_url = 'https://mcp.example.com/x'\n".to_owned();
+    std::fs::write(&file, own + &tenant("a", "'mcp.example.com'") + &tenant("b", "'localhost'"))?;
+    let checked = Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
+    let told = String::from_utf8(checked.stderr)?;
+    ensure!(told.matches("which is a name of the node").count() == 2, "{told}");
     std::fs::write(&file, tenant("a", "'one.example'") + &tenant("b", "'one.example'"))?;
     let checked = Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
     let told = String::from_utf8(checked.stderr)?;
@@ -129,5 +134,30 @@ async fn hosts_change_while_a_node_runs_and_belong_to_one_tenant() -> Result<()>
         told.contains("`tenants.b.hosts` has \"one.example\", which `tenants.a.hosts`"),
         "{told}"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_that_names_hosts_of_two_tenants_is_refused() -> Result<()> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let settings = tenant("acme", "'acme.example.com'") + &tenant("other", "'other.example.com'");
+    let node = Node::start(&Setup::config(settings))?;
+    let address = node.base.strip_prefix("http://").context("no http URL")?;
+    for (target, host, is_ambiguous) in [
+        ("http://other.example.com/mcp", "acme.example.com", true),
+        ("http://acme.example.com/mcp", "localhost", true),
+        ("http://localhost/acme/mcp", "acme.example.com", true),
+        ("http://acme.example.com/mcp", "ACME.example.com", false),
+        ("/mcp", "acme.example.com", false),
+    ] {
+        let mut connection = tokio::net::TcpStream::connect(address).await?;
+        let head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        connection.write_all(head.as_bytes()).await?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await?;
+        ensure!(answer.starts_with("HTTP/1.1 400"), "{target} at {host}: {answer}");
+        let is_refused = answer.contains("the head is ambiguous");
+        ensure!(is_refused == is_ambiguous, "{target} at {host}: {answer}");
+    }
     Ok(())
 }

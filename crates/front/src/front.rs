@@ -217,8 +217,19 @@ impl Front {
         }
         // A request may name its host in its first line too; that one then takes precedence.
         let named = head.uri.authority().map(|authority| authority.as_str());
+        let of_tenant = |host: &str| self.tenant_at(host).map(|tenant| tenant.name.clone());
+        // A proxy may have decided by the other name, which is another tenant's.
+        if let (Some(named), Some(host)) = (named, heads.host)
+            && of_tenant(named) != of_tenant(host)
+        {
+            return Err(Refused::ambiguous());
+        }
+        // At a host of its own a tenant is served, and no other one.
         let allows = |host: Option<&str>| {
-            self.gate.allows_host(host) || host.is_some_and(|host| self.tenant_at(host).is_some())
+            let is_tenants = |host: &str| {
+                of_tenant(host).is_some_and(|name| tenant.is_none_or(|tenant| tenant.name == name))
+            };
+            self.gate.allows_host(host) || host.is_some_and(is_tenants)
         };
         if !allows(heads.host) || named.is_some_and(|host| !allows(Some(host))) {
             return Err(Refused::host());
@@ -227,7 +238,7 @@ impl Front {
         match heads.origin {
             Some(origin)
                 if !self.gate.allows_origin(origin, tenants_own)
-                    && !tenant.is_some_and(|tenant| is_own_host(origin, tenant)) =>
+                    && !tenant.is_some_and(|tenant| self.is_own_host(origin, tenant)) =>
             {
                 Err(Refused::origin())
             }
@@ -257,6 +268,12 @@ impl Front {
             return Ok(Credential::of_anyone(&self.anonymous));
         }
         Ok(Credential::find(tenant, heads.authorization, &self.anonymous)?)
+    }
+
+    /// Whether a page was served at a host of the tenant, over TLS.
+    fn is_own_host(&self, origin: &str, tenant: &Tenant) -> bool {
+        let at = origin.strip_prefix("https://").and_then(|authority| self.tenant_at(authority));
+        at.is_some_and(|owner| owner.name == tenant.name)
     }
 
     fn preflight(
@@ -289,12 +306,6 @@ impl Front {
             refused.unread(request.take_payload()).into_response()
         })
     }
-}
-
-/// Whether a page was served at a host of the tenant, over TLS.
-fn is_own_host(origin: &str, tenant: &Tenant) -> bool {
-    let authority = origin.strip_prefix("https://").and_then(split_port);
-    authority.is_some_and(|(name, _)| tenant.hosts.iter().any(|h| h.eq_ignore_ascii_case(name)))
 }
 
 /// Whether a browser asks for a page whether it may send a request.

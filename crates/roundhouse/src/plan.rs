@@ -146,8 +146,8 @@ impl Plan {
                 Err(all) => all.into_iter().for_each(|problem| problems.add(problem)),
             }
         }
-        for problem in hosts_of_several(&tenants) {
-            problems.add_in(&problem.0, problem.1);
+        for (at, problem) in hosts_of_others(&tenants, &settings.front.own_hosts()) {
+            problems.add_in(&at, problem);
         }
         if settings.tenants.is_empty() {
             let folder = &settings.node.tenants_dir;
@@ -321,14 +321,22 @@ fn remarks(
     remarks
 }
 
-/// The hosts that several tenants name: the place of the later tenant, and the problem.
-fn hosts_of_several(tenants: &[Tenant]) -> Vec<(String, String)> {
+/// The hosts of tenants that are another tenant's too, or the node's own: the place of each, and the
+/// problem.
+fn hosts_of_others(tenants: &[Tenant], own: &[String]) -> Vec<(String, String)> {
     let mut owners = BTreeMap::new();
     let mut found = Vec::new();
     for tenant in tenants {
+        let name = &tenant.name;
         for host in &tenant.hosts {
-            let Some(other) = owners.insert(host.as_str(), &tenant.name) else { continue };
-            let name = &tenant.name;
+            if own.contains(host) {
+                let problem = format!(
+                    "`tenants.{name}.hosts` has {host:?}, which is a name of the node (of loopback, \
+                     `front.public_url` or `front.allowed_hosts`); give the tenant a name of its own"
+                );
+                found.push((format!("tenants.{name}.hosts"), problem));
+            }
+            let Some(other) = owners.insert(host.as_str(), name) else { continue };
             let problem = format!(
                 "`tenants.{name}.hosts` has {host:?}, which `tenants.{other}.hosts` has too; a host is \
                  one tenant's, so remove it from one of them"
