@@ -133,11 +133,24 @@ impl Clustered {
         Ok(())
     }
 
-    /// Kills one of the first three servers and waits until its replica is promoted.
+    /// Kills one of the first three servers and waits until its replica is promoted. Waits before that
+    /// until the replica knows of every slot that moved: a slot that it does not know would have no
+    /// owner afterwards, and a Redis Cluster without an owner for each slot serves none.
     pub async fn fail_over(&self, primary: usize) -> Result<()> {
-        self.servers[primary].kill()?;
-        let heir = &self.servers[primary + 3];
+        let (heir, primary) = (&self.servers[primary + 3], &self.servers[primary]);
+        let id = primary.answer("CLUSTER MYID")?;
+        let knows = || Ok(slots_of(heir, &id)? == slots_of(primary, &id)?);
+        until("the replica knows the slots of its primary", knows).await?;
+        primary.kill()?;
         let is_primary = || Ok(heir.info("replication", "role")? == "master");
         until("the replica is promoted", is_primary).await
     }
+}
+
+/// The slots of a server, as another one knows them, without those that are being moved.
+fn slots_of(viewer: &Redis, id: &str) -> Result<Vec<String>> {
+    let nodes = viewer.answer("CLUSTER NODES")?;
+    let line = nodes.lines().find(|line| line.starts_with(id)).context("not known")?;
+    let slots = line.split_whitespace().skip(8).filter(|range| !range.starts_with('['));
+    Ok(slots.map(str::to_owned).collect())
 }
