@@ -331,11 +331,11 @@ fn mistakes_with_keys_say_what_to_do() -> Result<()> {
     ensure!(name.contains("letters of ASCII"), "{name}");
     let program = tools::built("roundhouse");
     let other = Command::new(&program)
-        .args(["key", "nobody", "ada"])
+        .args(["key", "unknown", "ada"])
         .current_dir(settings.folder.path())
         .output()?;
     let told = String::from_utf8(other.stderr)?;
-    ensure!(told.contains("has no tenant `nobody`"), "{told}");
+    ensure!(told.contains("has no tenant `unknown`"), "{told}");
     let printed = Command::new(&program).args(["key", "demo", "zed", "--print"]).output()?;
     let table = String::from_utf8(printed.stderr)?;
     ensure!(table.contains("[tenants.demo.keys.zed]\nsha256 = "), "{table}");

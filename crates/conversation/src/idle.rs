@@ -49,8 +49,8 @@ impl IdleTimes<'_> {
 
     /// When the log keeps no more than it must, if the store has no room for more.
     fn log_settles_at(&self) -> Millis {
-        let trimmable_at = self.streams.log().trimmable_at(&self.setup.limits);
-        self.lifecycle.store_exhausted().map_or(Millis(0), |from| from.max(trimmable_at))
+        let Some(from) = self.lifecycle.store_exhausted() else { return Millis(0) };
+        from.max(self.streams.log().trimmable_at(&self.setup.limits))
     }
 
     /// May the session leave memory now, if the node needs it?

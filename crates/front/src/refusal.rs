@@ -33,7 +33,7 @@ const REALM: &str = "Bearer realm=\"roundhouse\"";
 /// What `WWW-Authenticate` says (RFC 6750, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
-    /// A credential is needed. A request without one is told no error code.
+    /// A credential is needed. The challenge has no error code, since the request had no credential.
     Needed,
     /// The credential is not valid.
     InvalidToken,
