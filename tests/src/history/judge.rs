@@ -251,7 +251,13 @@ pub fn judge(entries: &[Entry]) -> Verdict {
         let (faults, owners, orphans, astray) = (&faults, &owners, &orphans, &astray);
         let found = RequestRules { key, request, faults, owners, orphans, astray }.all();
         if !found.is_empty() {
-            verdict.scenarios.insert((*key).to_owned(), scenario(entries, request, owners));
+            let mut scenario = scenario(entries, request, owners);
+            for of in others(request, key) {
+                scenario.push(format!("of {of}:"));
+                let of_it = entries.iter().filter(|entry| concerns(&entry.what, of));
+                scenario.extend(of_it.map(|entry| format!("{} {:?}", entry.at, entry.what)));
+            }
+            verdict.scenarios.insert((*key).to_owned(), scenario);
         }
         verdict.violations.extend(found);
     }
@@ -291,6 +297,33 @@ fn scenario(entries: &[Entry], request: &Request<'_>, owners: &[u32]) -> Vec<Str
         entries.iter().filter(is_shown).map(|entry| format!("{} {:?}", entry.at, entry.what));
     let owners = format!("possible owners: processes {owners:?}");
     lines.chain([owners]).collect()
+}
+
+/// The other calls whose messages came on the streams of a request.
+fn others<'a>(request: &Request<'a>, key: &str) -> BTreeSet<&'a str> {
+    let of = |line: &&'a Entry| match &line.what {
+        What::Event { content, .. } => content.of().map(String::as_str),
+        What::FinalResponse { of, .. } => Some(of.as_str()),
+        _ => None,
+    };
+    request.lines.iter().filter_map(of).filter(|of| *of != key).collect()
+}
+
+/// Whether an observation is of this call: of its client, or one of its runs.
+fn concerns(what: &What, of: &str) -> bool {
+    match what {
+        What::Sent { key, .. } | What::Ran { key, .. } => key == of,
+        What::Event { on, .. }
+        | What::FinalResponse { on, .. }
+        | What::Cut { on, .. }
+        | What::Resumed { on, .. }
+        | What::Refused { on, .. }
+        | What::Gone { on, .. }
+        | What::Broke { on, .. }
+        | What::Dropped { on }
+        | What::GaveUp { on } => on == of,
+        _ => false,
+    }
 }
 
 /// The processes that may have worked on a request: those that ran it, or else those that ran the
