@@ -51,3 +51,24 @@ fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_
     pass(&mut late, 1, 2_000);
     check_entries(&late, &["error"]);
 }
+
+#[test]
+fn an_error_may_come_where_a_stopped_node_ran_again_and_had_not_read_the_end_of_its_links() {
+    let stop = |ms| {
+        let mut lines = history([
+            fault(1, "SIGSTOP", 9),
+            fault(1, "SIGCONT", 9),
+            sent("a"),
+            error("1.x-2"),
+            ran("a", 2),
+        ]);
+        pass(&mut lines, 1, ms);
+        lines
+    };
+    check_entries(&stop(1_500), &[]);
+    // Too short to break a link.
+    check_entries(&stop(500), &["error"]);
+    let mut late = stop(1_500);
+    pass(&mut late, 2, 400);
+    check_entries(&late, &["error"]);
+}

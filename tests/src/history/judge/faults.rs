@@ -30,6 +30,10 @@ const SILENT_MS: u64 = 1_200;
 /// ping (300 ms) before the stop.
 const SILENT_MIN_MS: u64 = 600;
 
+/// How long a process that runs again may take to read that its peers have closed the links to it.
+/// A call that it forwards before is lost.
+const READS_END_MS: u64 = 300;
+
 /// The maximum age of writes that a failover loses, in milliseconds.
 const FORGOTTEN_MS: u64 = 5_000;
 
@@ -59,8 +63,8 @@ struct Strike {
 pub(super) struct Faults {
     strikes: Vec<Strike>,
     failovers: Vec<u64>,
-    /// The times at which links between running nodes broke.
-    partitions: Vec<u64>,
+    /// Links between running nodes broke: the times at which they still took calls.
+    partitions: Vec<RangeInclusive<u64>>,
     /// The processes of all nodes.
     processes: Vec<u32>,
 }
@@ -80,7 +84,7 @@ impl Faults {
                 faults.failovers.push(at);
             }
             if what == "partition" || what == "is not heard" {
-                faults.partitions.push(at);
+                faults.partitions.push(at..=at + SILENT_MS);
             }
             let Some(node) = node else { continue };
             let strike = |kind, until| Strike { node, process, kind, from: at, until };
@@ -96,7 +100,8 @@ impl Faults {
                     open.until = at;
                     // Its peers close the links to it.
                     if what == "SIGCONT" && at - open.from >= SILENT_MIN_MS {
-                        faults.partitions.push(open.from);
+                        faults.partitions.push(open.from..=open.from + SILENT_MS);
+                        faults.partitions.push(at..=at + READS_END_MS);
                     }
                 }
                 _ => {}
@@ -139,7 +144,7 @@ impl Faults {
     /// Did the link to a running owner break while a request was in transit? Then it is not known
     /// whether the owner began with the request.
     pub(super) fn lost_link(&self, from: u64, to: u64) -> bool {
-        self.partitions.iter().any(|at| from <= at + SILENT_MS && to >= *at)
+        self.partitions.iter().any(|took| from <= *took.end() && to >= *took.start())
     }
 
     /// Did a failover lose the writes of an owner around this time, and did the owner have a fault
