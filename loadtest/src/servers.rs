@@ -101,7 +101,7 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         }),
         Which::HandlerKeys => nodes(async {
             let keys = [("client".to_owned(), KeySettings::of_key(KEY))].into();
-            let tenant = tenants::Settings { auth: Some("keys".to_owned()), keys, ..open() };
+            let tenant = tenants::Settings { auth: Some("keys".into()), keys, ..open() };
             let node = node(Settings::default()).tenant("demo", tenant, roundhouse::native(Echo));
             let node = node.start().await?;
             let url = node.url("demo").replacen("http://", &format!("http://{KEY}@"), 1);

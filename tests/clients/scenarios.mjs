@@ -4,7 +4,7 @@
 import { existsSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-const saw = (kind, more = {}) => console.log(JSON.stringify({ saw: kind, ...more }));
+export const saw = (kind, more = {}) => console.log(JSON.stringify({ saw: kind, ...more }));
 
 const error = (e) => saw('error', { code: e.code ?? null, name: e.name ?? null, message: String(e.message) });
 
@@ -139,8 +139,18 @@ export async function play(kit) {
     client.onerror = (e) => saw('onerror', { message: String(e.message) });
     // The fixture logs each number that it counts.
     kit.onLog(client, ({ level, data }) => saw('log', { level, data }));
-    const transport = new kit.StreamableHTTPClientTransport(new URL(url));
-    await client.connect(transport);
+    const authProvider = process.env.STORY_SIGNS_IN ? new (await import('./sign_in.mjs')).Application() : undefined;
+    const open = () => new kit.StreamableHTTPClientTransport(new URL(url), { authProvider });
+    let transport = open();
+    try {
+        await client.connect(transport);
+    } catch (e) {
+        if (!authProvider?.back) throw e;
+        // As an application that was opened again by its user's browser.
+        await kit.finishSignIn(transport, authProvider.back);
+        transport = open();
+        await client.connect(transport);
+    }
     saw('connected', { revision: transport.protocolVersion, session: transport.sessionId, server: client.getServerVersion()?.name });
     await scenarios[name](client, kit);
     await transport.terminateSession();

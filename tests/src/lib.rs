@@ -11,6 +11,7 @@ pub mod conformance;
 pub mod cores;
 pub mod deployment;
 pub mod history;
+pub mod issuers;
 pub mod load;
 pub mod mcp;
 pub mod metrics;

@@ -34,9 +34,19 @@ pub enum Program {
 impl Program {
     /// Runs a scenario against an endpoint; returns the output of the program, line by line.
     pub async fn play(self, url: &str, scenario: &str) -> Result<Seen> {
+        self.play_with(url, scenario, &[]).await
+    }
+
+    /// Runs a scenario as a client that signs in where the endpoint asks for a token.
+    pub async fn play_signed_in(self, url: &str, scenario: &str) -> Result<Seen> {
+        self.play_with(url, scenario, &[("STORY_SIGNS_IN", "1")]).await
+    }
+
+    async fn play_with(self, url: &str, scenario: &str, env: &[(&str, &str)]) -> Result<Seen> {
         let (program, script) = self.command();
         let mut command = Command::new(program);
         command.arg(script).args([url, scenario]).stdin(Stdio::null()).kill_on_drop(true);
+        command.envs(env.iter().copied());
         let run = tokio::time::timeout(PATIENCE, command.output()).await;
         let output = run.with_context(|| format!("{self:?} timed out in {scenario}"))??;
         let (out, err) =

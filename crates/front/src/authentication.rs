@@ -1,27 +1,31 @@
 //! Who sends a request: checks the credential that its tenant asks for.
 //!
 //! The credential is the `Authorization` header, in each request (SEC-07). It is never logged, and
-//! reaches no session, server or other node: these get the principal.
+//! reaches no session, server or other node: these get the principal. Only the issuer of a token gets
+//! the token, if it is to be asked about it.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tenants::{Access, KeyDigest, KeyProblem, Keys, Principal, Tenant};
+use identity::{Identity, TokenCache, TokenDigest, TokenProblem, Tokens};
+use tenants::{
+    Access, Credentials, KEY_PREFIX, KeyDigest, KeyProblem, Keys, OauthRules, Principal, Tenant,
+};
 
 use crate::heads::Authorization;
-use crate::lapse::{Lapse, Lapses, Validity};
-use crate::refusal::{Challenge, Refused};
+use crate::lapse::{Accepted, Lapse, Lapses, Validity};
+use crate::resource::PublicUrls;
 
 /// The client of a request, and how long it is known to be that.
 #[derive(Clone, Debug)]
 pub(crate) struct Credential {
     pub(crate) principal: Principal,
-    /// The key that was presented; `None` at an open endpoint.
-    key: Option<KeyDigest>,
+    accepted: Accepted,
 }
 
-/// Why the sender of a request is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the sender of a request is not known, or may not send it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unauthenticated {
     /// The request has no credential.
     Missing,
@@ -29,45 +33,130 @@ pub(crate) enum Unauthenticated {
     Scheme,
     /// The header does not have the form of its scheme.
     Malformed,
-    /// The credential is not valid here, or not any more.
+    /// The key is not valid here, or not any more.
     Key(KeyProblem),
+    /// The token is not valid here, or its issuer could not be asked.
+    Token(TokenProblem),
+    /// The token is valid, and lacks a scope that each request needs.
+    Scope,
 }
 
-impl Credential {
+/// What the header of a request says.
+pub(crate) enum Found<'a> {
+    /// The client is known.
+    Credential(Credential),
+    /// A token that is to be verified: [`Authentication::verify`].
+    Token { rules: &'a Arc<OauthRules>, token: &'a str, digest: TokenDigest },
+}
+
+/// Authenticates the requests of one worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Authentication {
+    /// The principal of every client at an open endpoint: one for all of a worker's requests.
+    anonymous: Principal,
+    tokens: Tokens,
+    verified: RefCell<TokenCache>,
+    urls: Arc<PublicUrls>,
+}
+
+impl Authentication {
+    /// For the first worker.
+    pub(crate) fn new(tokens: Tokens, urls: Arc<PublicUrls>) -> Self {
+        let anonymous = Principal::anonymous();
+        Self { anonymous, tokens, verified: RefCell::default(), urls }
+    }
+
+    /// The same for another worker. The two share no memory that each request changes.
+    pub(crate) fn for_worker(&self) -> Self {
+        Self::new(self.tokens.clone(), Arc::clone(&self.urls))
+    }
+
     /// The credential of every client of an open endpoint, which share this principal.
-    pub(crate) fn of_anyone(anonymous: &Principal) -> Self {
-        Self { principal: anonymous.clone(), key: None }
+    pub(crate) fn of_anyone(&self) -> Credential {
+        Credential { principal: self.anonymous.clone(), accepted: Accepted::Open }
     }
 
     /// Finds the client with this `Authorization` header. At an open endpoint the header has no
     /// meaning.
-    pub(crate) fn find(
-        tenant: &Tenant,
-        authorization: Authorization<'_>,
-        anonymous: &Principal,
-    ) -> Result<Self, Unauthenticated> {
-        match &tenant.access {
-            Access::Open => Ok(Self::of_anyone(anonymous)),
-            Access::Keys(keys) => Self::of_key(keys, authorization),
-        }
-    }
-
-    fn of_key(keys: &Keys, authorization: Authorization<'_>) -> Result<Self, Unauthenticated> {
-        let authorization = match authorization {
+    pub(crate) fn find<'a>(
+        &self,
+        tenant: &'a Tenant,
+        authorization: Authorization<'a>,
+    ) -> Result<Found<'a>, Unauthenticated> {
+        let Access::Authenticated(credentials) = &tenant.access else {
+            return Ok(Found::Credential(self.of_anyone()));
+        };
+        let token = bearer(match authorization {
             Authorization::Absent => return Err(Unauthenticated::Missing),
             Authorization::Unreadable => return Err(Unauthenticated::Malformed),
             Authorization::Present(text) => text,
-        };
-        let digest = KeyDigest::of(bearer(authorization)?);
-        let key = keys.find(digest, SystemTime::now()).map_err(Unauthenticated::Key)?;
-        // A copy: threads share no memory that each request changes.
-        Ok(Self { principal: Principal::named(key.principal.name()), key: Some(digest) })
+        })?;
+        let Credentials { keys, oauth } = credentials;
+        match (keys, oauth) {
+            (Some(keys), None) => of_key(keys, token).map(Found::Credential),
+            (Some(keys), Some(_)) if token.starts_with(KEY_PREFIX) => {
+                of_key(keys, token).map(Found::Credential)
+            }
+            (_, Some(rules)) => self.of_token(tenant, rules, token),
+            (None, None) => Err(Unauthenticated::Key(KeyProblem::Unknown)),
+        }
     }
 
+    fn of_token<'a>(
+        &self,
+        tenant: &Tenant,
+        rules: &'a Arc<OauthRules>,
+        token: &'a str,
+    ) -> Result<Found<'a>, Unauthenticated> {
+        let digest = TokenDigest::of(token);
+        match self.verified.borrow_mut().find(&tenant.name, rules, digest) {
+            Some(identity) => of_identity(rules, &identity).map(Found::Credential),
+            None => Ok(Found::Token { rules, token, digest }),
+        }
+    }
+
+    /// Verifies a token, which can take as long as its issuer takes to answer.
+    pub(crate) async fn verify(
+        &self,
+        tenant: &Tenant,
+        rules: &Arc<OauthRules>,
+        token: &str,
+        digest: TokenDigest,
+    ) -> Result<Credential, Unauthenticated> {
+        let audiences = self.urls.audiences(tenant, rules);
+        let verified = self.tokens.verify(rules, &audiences, token).await;
+        let identity = Arc::new(verified.map_err(Unauthenticated::Token)?);
+        self.verified.borrow_mut().keep(&tenant.name, rules, digest, Arc::clone(&identity));
+        of_identity(rules, &identity)
+    }
+}
+
+fn of_key(keys: &Keys, presented: &str) -> Result<Credential, Unauthenticated> {
+    let digest = KeyDigest::of(presented);
+    let key = keys.find(digest, SystemTime::now()).map_err(Unauthenticated::Key)?;
+    // A copy: threads share no memory that each request changes.
+    let principal = Principal::named(key.principal.name());
+    Ok(Credential { principal, accepted: Accepted::Key(digest) })
+}
+
+fn of_identity(
+    rules: &Arc<OauthRules>,
+    identity: &Identity,
+) -> Result<Credential, Unauthenticated> {
+    if !identity.scopes.has_all(&rules.scopes) {
+        return Err(Unauthenticated::Scope);
+    }
+    let (rules, expires) = (Arc::clone(rules), identity.expires);
+    // The identity belongs to this worker, so each request may count the principal.
+    let principal = identity.principal.clone();
+    Ok(Credential { principal, accepted: Accepted::Token { rules, expires } })
+}
+
+impl Credential {
     /// Resolves when the credential does not count any more.
     pub(crate) fn lapse(&self, lapses: &Lapses, tenant: &Tenant) -> Lapse {
         let (tenant, principal) = (Arc::clone(&tenant.name), self.principal.clone());
-        lapses.lapse(Validity { tenant, principal, key: self.key })
+        lapses.lapse(Validity { tenant, principal, accepted: self.accepted.clone() })
     }
 }
 
@@ -84,61 +173,52 @@ fn bearer(authorization: &str) -> Result<&str, Unauthenticated> {
     if is_formed { Ok(token) } else { Err(Unauthenticated::Malformed) }
 }
 
-impl From<Unauthenticated> for Refused {
-    fn from(why: Unauthenticated) -> Self {
-        let (challenge, message) = match why {
-            Unauthenticated::Missing => (
-                Challenge::Needed,
-                "the endpoint needs a key; send it as `Authorization: Bearer KEY`",
-            ),
-            Unauthenticated::Scheme => (
-                Challenge::Needed,
-                "the endpoint needs a key of the scheme Bearer: `Authorization: Bearer KEY`",
-            ),
-            Unauthenticated::Malformed => (
-                Challenge::InvalidRequest,
-                "the header `Authorization` is malformed; send it as `Bearer KEY`",
-            ),
-            Unauthenticated::Key(KeyProblem::Unknown) => {
-                (Challenge::InvalidToken, "the key is not valid at this endpoint, or not any more")
-            }
-            Unauthenticated::Key(KeyProblem::Expired) => {
-                (Challenge::InvalidToken, "the key has expired; ask the operator for a new one")
-            }
-        };
-        Self::unauthenticated(challenge, message)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tenants::{KeySettings, Settings};
+    use tenants::{KeySettings, OauthSettings, Scopes, Settings};
 
     use super::*;
 
-    fn tenant(keys: &[&str]) -> Tenant {
-        let keys = keys.iter().map(|key| ((*key).to_owned(), KeySettings::of_key(key)));
-        let settings =
-            Settings { auth: Some("keys".into()), keys: keys.collect(), ..Settings::default() };
-        Tenant::new("acme", &settings).unwrap()
+    fn tenant(auth: &str, keys: &[&str]) -> Tenant {
+        let keys = keys.iter().map(|key| {
+            let name = key.trim_start_matches(KEY_PREFIX).to_owned();
+            (name, KeySettings::of_key(key))
+        });
+        let oauth = match auth.contains("oauth") {
+            true => OauthSettings {
+                issuer: "https://i.example".into(),
+                scopes: vec!["mcp".into()],
+                ..OauthSettings::default()
+            },
+            false => OauthSettings::default(),
+        };
+        let (auth, keys) = (Some(auth.into()), keys.collect());
+        Tenant::new("acme", &Settings { auth, keys, oauth, ..Settings::default() }).unwrap()
+    }
+
+    fn authentication() -> Authentication {
+        let urls = PublicUrls::new(&crate::Settings::default()).unwrap();
+        Authentication::new(Tokens::default(), Arc::new(urls))
     }
 
     fn found(tenant: &Tenant, header: Option<&str>) -> Result<String, Unauthenticated> {
-        let anonymous = Principal::anonymous();
         let header = header.map_or(Authorization::Absent, Authorization::Present);
-        Credential::find(tenant, header, &anonymous).map(|found| found.principal.name().to_owned())
+        authentication().find(tenant, header).map(|found| match found {
+            Found::Credential(credential) => credential.principal.name().to_owned(),
+            Found::Token { token, .. } => format!("token {token}"),
+        })
     }
 
     #[test]
     fn a_key_names_its_client_and_nothing_else_does() {
-        let tenant = tenant(&["ada", "bob"]);
+        let tenant = tenant("keys", &["ada", "bob"]);
         for header in ["Bearer ada", "bearer ada", "BEARER  ada "] {
             assert_eq!(found(&tenant, Some(header)).as_deref(), Ok("key:ada"), "{header}");
         }
         assert_eq!(found(&tenant, None), Err(Unauthenticated::Missing));
         let unknown = Unauthenticated::Key(KeyProblem::Unknown);
         for header in ["Bearer ADA", "Bearer key/ada", "Bearer ad", "Bearer adaa"] {
-            assert_eq!(found(&tenant, Some(header)), Err(unknown), "{header}");
+            assert_eq!(found(&tenant, Some(header)), Err(unknown.clone()), "{header}");
         }
         for header in ["Bearer", "Bearer ", "Bearer ada bob", "Bearer key:ada", "Bearer \tada"] {
             assert_eq!(found(&tenant, Some(header)), Err(Unauthenticated::Malformed), "{header}");
@@ -154,5 +234,38 @@ mod tests {
         for header in [None, Some("Bearer x"), Some("nonsense")] {
             assert_eq!(found(&tenant, header).as_deref(), Ok(""));
         }
+    }
+
+    #[test]
+    fn a_credential_is_of_the_kind_that_its_form_says() {
+        let key = format!("{KEY_PREFIX}1");
+        let header = format!("Bearer {key}");
+        let both = tenant("keys, oauth", &[&key]);
+        assert_eq!(found(&both, Some(&header)), Ok("key:1".into()));
+        assert_eq!(found(&both, Some("Bearer a.b.c")).as_deref(), Ok("token a.b.c"));
+        // Where no key counts, a key is a token like any other.
+        let oauth = tenant("oauth", &[]);
+        assert_eq!(found(&oauth, Some(&header)), Ok(format!("token {key}")));
+        let none = Tenant::of_peer("acme".into(), 1);
+        assert!(found(&none, Some(&header)).is_err() && found(&none, None).is_err());
+    }
+
+    #[test]
+    fn a_verified_token_is_not_verified_again_and_needs_the_scopes() {
+        let (authentication, tenant) = (authentication(), tenant("oauth", &[]));
+        let Access::Authenticated(Credentials { oauth: Some(rules), .. }) = &tenant.access else {
+            panic!("{:?}", tenant.access)
+        };
+        for (token, scopes) in [("a.b.c", "mcp"), ("a.b.d", "other")] {
+            let expires = SystemTime::now() + std::time::Duration::from_secs(60);
+            let (principal, scopes) = (Principal::named(token), Scopes::of([scopes]));
+            let identity = Arc::new(Identity { principal, scopes, expires });
+            let mut verified = authentication.verified.borrow_mut();
+            verified.keep(&tenant.name, rules, TokenDigest::of(token), identity);
+        }
+        let find = |header| authentication.find(&tenant, Authorization::Present(header));
+        assert!(matches!(find("Bearer a.b.c"), Ok(Found::Credential(_))));
+        assert_eq!(find("Bearer a.b.d").err(), Some(Unauthenticated::Scope));
+        assert!(matches!(find("Bearer a.b.e"), Ok(Found::Token { .. })));
     }
 }

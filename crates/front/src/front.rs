@@ -8,9 +8,10 @@ use actix_http::body::BoxBody;
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response, header};
 use actors::Handle;
 use budget::Budget;
-use tenants::{Principal, Tenant, Tenants, TenantsOfThread};
+use identity::Tokens;
+use tenants::{Access, Tenant, Tenants, TenantsOfThread};
 
-use crate::authentication::Credential;
+use crate::authentication::{Authentication, Credential, Found, Unauthenticated};
 use crate::body::Body;
 use crate::collecting::Collecting;
 use crate::cors::AllowedHeaders;
@@ -21,16 +22,17 @@ use crate::head_timeout::{HeadProgress, Serving};
 use crate::heads::Heads;
 use crate::origin::{Gate, split_port};
 use crate::refusal::Refused;
-use crate::route::{self, Endpoint};
+use crate::resource::{self, PublicUrls};
+use crate::route::{self, Document, Endpoint};
 use crate::unfinished::UnfinishedBodies;
-use crate::{Error, Settings, cors, http_sse, metrics, streamable_http};
+use crate::{Error, Settings, challenge, cors, http_sse, metrics, streamable_http};
 
 /// Answers requests. Each worker has one.
 #[derive(Clone)]
 pub(crate) struct Front {
     service: Service,
-    /// The principal of every client at an open endpoint: one for all of a worker's requests.
-    anonymous: Principal,
+    authentication: Authentication,
+    urls: Arc<PublicUrls>,
     tenants: TenantsOfThread,
     exchanges: Exchanges,
     gate: Arc<Gate>,
@@ -49,9 +51,11 @@ impl Front {
         reporting: &Reporting,
     ) -> Result<Self, Error> {
         let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies));
+        let urls = Arc::new(PublicUrls::new(settings)?);
         Ok(Self {
             service: Service::new(settings, handle, tenants, drain, collecting)?,
-            anonymous: Principal::anonymous(),
+            authentication: Authentication::new(Tokens::default(), Arc::clone(&urls)),
+            urls,
             exchanges: Exchanges::new(reporting, tenants),
             tenants: TenantsOfThread::new(tenants),
             gate: Arc::new(Gate::new(settings)?),
@@ -63,7 +67,7 @@ impl Front {
     /// A front for another worker. The two share no state that every request changes.
     pub(crate) fn for_worker(&self) -> Self {
         Self {
-            anonymous: Principal::anonymous(),
+            authentication: self.authentication.for_worker(),
             exchanges: self.exchanges.for_worker(),
             service: self.service.for_worker(),
             ..self.clone()
@@ -84,6 +88,10 @@ impl Front {
         let connection = HeadProgress::of(&request).map(Rc::as_ref);
         let is_ambiguous = connection.is_some_and(HeadProgress::is_ambiguous);
         let head = request.head();
+        if let Some(response) = self.document(head, is_ambiguous) {
+            metrics::count_response(None, &head.method, response.status());
+            return Ok(response);
+        }
         let (tenant, endpoint) = self.find(head);
         let mut exchange = self.exchanges.begin(&head.method, endpoint, tenant.as_ref());
         let origin;
@@ -98,7 +106,7 @@ impl Front {
                 origin = heads.origin;
                 match (endpoint, &tenant) {
                     (Some(endpoint), Some(tenant)) => {
-                        match self.authenticate(&head.method, tenant, &heads) {
+                        match self.authenticate(head, tenant, endpoint, &heads).await {
                             Err(refused) => {
                                 exchange.refused(refused.rejection().code.number());
                                 refused.unread(payload).into_response()
@@ -153,8 +161,9 @@ impl Front {
         let checked = Heads::read(&request.head().headers, self.header_bytes_max)
             .map_err(Refused::from)
             .and_then(|heads| {
-                if let Some(tenant) = &tenant {
-                    self.authenticate(request.method(), tenant, &heads)?;
+                if let (Some(tenant), Some(endpoint)) = (&tenant, endpoint) {
+                    // A token that is to be verified is verified before the body is read.
+                    self.look_at_credential(request.head(), tenant, endpoint, &heads)?;
                 }
                 let is_post = request.method() == Method::POST;
                 let in_session = heads.session.is_some() || endpoint == Some(Endpoint::Messages);
@@ -256,18 +265,92 @@ impl Front {
         }
     }
 
-    /// Finds the client of a request (SEC-05). A preflight has no credential (CORS-02), and is answered
-    /// without one.
-    fn authenticate(
+    /// Finds the client of a request (SEC-05).
+    async fn authenticate(
         &self,
-        method: &Method,
+        head: &RequestHead,
         tenant: &Tenant,
+        endpoint: Endpoint,
         heads: &Heads<'_>,
     ) -> Result<Credential, Refused> {
-        if *method == Method::OPTIONS {
-            return Ok(Credential::of_anyone(&self.anonymous));
+        match self.look_at_credential(head, tenant, endpoint, heads)? {
+            Found::Credential(credential) => Ok(credential),
+            Found::Token { rules, token, digest } => {
+                // Boxed: a verified token is found without it.
+                let verified =
+                    Box::pin(self.authentication.verify(tenant, rules, token, digest)).await;
+                verified.map_err(|why| self.challenge(&why, head, tenant, endpoint))
+            }
         }
-        Ok(Credential::find(tenant, heads.authorization, &self.anonymous)?)
+    }
+
+    /// Finds the client of a request, or the token that is to be verified. A preflight has no
+    /// credential (CORS-02), and is answered without one.
+    fn look_at_credential<'a>(
+        &self,
+        head: &RequestHead,
+        tenant: &'a Tenant,
+        endpoint: Endpoint,
+        heads: &Heads<'a>,
+    ) -> Result<Found<'a>, Refused> {
+        if head.method == Method::OPTIONS {
+            return Ok(Found::Credential(self.authentication.of_anyone()));
+        }
+        let found = self.authentication.find(tenant, heads.authorization);
+        found.map_err(|why| self.challenge(&why, head, tenant, endpoint))
+    }
+
+    fn challenge(
+        &self,
+        why: &Unauthenticated,
+        head: &RequestHead,
+        tenant: &Tenant,
+        endpoint: Endpoint,
+    ) -> Refused {
+        let host = host_of_tenant(head);
+        let metadata = self.urls.metadata_url(tenant, endpoint, host.as_deref());
+        challenge::refuse(why, tenant, metadata)
+    }
+
+    /// The answer to a request for a document that clients read before they have a token. Origins are
+    /// not checked: it says nothing that the challenge does not say.
+    fn document(&self, head: &RequestHead, is_ambiguous: bool) -> Option<Response<Body>> {
+        let (document, path) = route::find_document(head.uri.path(), &self.service.public_path)?;
+        let answer = || {
+            if is_ambiguous {
+                return Err(Refused::ambiguous());
+            }
+            resource::only_get(&head.method)?;
+            let found = self.resource(head, path).and_then(|(tenant, endpoint, host)| {
+                let Access::Authenticated(credentials) = &tenant.access else { return None };
+                let rules = credentials.oauth.as_ref()?;
+                match document {
+                    Document::Resource => {
+                        self.urls.metadata(&tenant, rules, endpoint, host.as_deref())
+                    }
+                    Document::Issuer => resource::to_issuer(rules),
+                }
+            });
+            found.ok_or_else(Refused::no_document)
+        };
+        let response = answer().unwrap_or_else(Refused::into_response);
+        Some(resource::public(&head.method, response))
+    }
+
+    /// The endpoint that a document is about: the one of this path, or of the host alone.
+    fn resource(
+        &self,
+        head: &RequestHead,
+        path: &str,
+    ) -> Option<(Arc<Tenant>, Endpoint, Option<String>)> {
+        if let Some((tenant, endpoint)) = route::find(path) {
+            return Some((self.tenants.find(tenant)?, endpoint.protected(), None));
+        }
+        let endpoint = match path {
+            "" => Endpoint::Mcp,
+            path => route::find_at_host(path)?.protected(),
+        };
+        Some((self.tenant_of_host(head)?, endpoint, host_named(head)))
     }
 
     /// Whether a page was served at a host of the tenant, over TLS.
@@ -306,6 +389,19 @@ impl Front {
             refused.unread(request.take_payload()).into_response()
         })
     }
+}
+
+/// The host that a request names, with a port or without, in lower case.
+fn host_named(head: &RequestHead) -> Option<String> {
+    let authority = head.uri.authority().map(|authority| authority.as_str());
+    let named = || head.headers.get(header::HOST)?.to_str().ok();
+    Some(authority.or_else(named)?.to_ascii_lowercase())
+}
+
+/// The same, if the path has no tenant, since the host names it.
+fn host_of_tenant(head: &RequestHead) -> Option<String> {
+    route::find_at_host(head.uri.path())?;
+    host_named(head)
 }
 
 /// Whether a browser asks for a page whether it may send a request.

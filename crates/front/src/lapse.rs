@@ -1,17 +1,17 @@
 //! The end of a credential while a stream is open.
 //!
 //! A request is authenticated at its start. A stream goes on after that, so it waits for changes of the
-//! tenants and for the end of its key, and looks then whether the credential still counts.
+//! tenants and for the end of its key or token, and looks then whether the credential still counts.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tenants::{Access, KeyDigest, Principal, Tenants};
+use tenants::{Access, KeyDigest, OauthRules, Principal, Tenants};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// The longest wait until a key with an end is looked up again. The clock of the machine may be set
+/// The longest wait until a credential with an end is looked at again. The clock of the machine may be set
 /// meanwhile, and stands still for the timer while the machine sleeps.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
@@ -22,8 +22,18 @@ pub(crate) type Lapse = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) struct Validity {
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Principal,
-    /// The key that was presented; `None` if the endpoint was open.
-    pub(crate) key: Option<KeyDigest>,
+    pub(crate) accepted: Accepted,
+}
+
+/// What a client presented.
+#[derive(Clone, Debug)]
+pub(crate) enum Accepted {
+    /// Nothing: the endpoint was open.
+    Open,
+    /// This key.
+    Key(KeyDigest),
+    /// A token, which was verified under these rules and ends then.
+    Token { rules: Arc<OauthRules>, expires: SystemTime },
 }
 
 /// Wakes the streams of one worker when the tenants have changed. Streams of different workers share
@@ -91,19 +101,37 @@ impl Validity {
     fn holds_for(&self, tenants: &Tenants) -> Holds {
         // The sessions of a removed tenant end by themselves, and their streams with them.
         let Some(tenant) = tenants.find(&self.tenant) else { return Holds::UntilChange };
-        let (keys, key) = match (&tenant.access, self.key) {
-            (Access::Open, None) => return Holds::UntilChange,
-            (Access::Keys(keys), Some(key)) => (keys, key),
-            (Access::Open, Some(_)) | (Access::Keys(_), None) => return Holds::No,
+        let credentials = match (&tenant.access, &self.accepted) {
+            (Access::Open, Accepted::Open) => return Holds::UntilChange,
+            (Access::Open, _) | (Access::Authenticated(_), Accepted::Open) => return Holds::No,
+            (Access::Authenticated(credentials), _) => credentials,
         };
         let now = SystemTime::now();
-        match keys.find(key, now) {
-            Ok(key) if key.principal == self.principal => match key.expires {
-                None => Holds::UntilChange,
-                Some(expires) => Holds::For(expires.duration_since(now).unwrap_or_default()),
+        match &self.accepted {
+            Accepted::Open => Holds::No,
+            Accepted::Key(key) => {
+                let found = credentials.keys.as_ref().map(|keys| keys.find(*key, now));
+                match found {
+                    Some(Ok(key)) if key.principal == self.principal => match key.expires {
+                        None => Holds::UntilChange,
+                        Some(expires) => Holds::until(expires, now),
+                    },
+                    _ => Holds::No,
+                }
+            }
+            Accepted::Token { rules, expires } => match &credentials.oauth {
+                Some(now_valid) if now_valid == rules && *expires > now => {
+                    Holds::until(*expires, now)
+                }
+                _ => Holds::No,
             },
-            _ => Holds::No,
         }
+    }
+}
+
+impl Holds {
+    fn until(end: SystemTime, now: SystemTime) -> Self {
+        Self::For(end.duration_since(now).unwrap_or_default())
     }
 }
 
@@ -135,8 +163,12 @@ mod tests {
     }
 
     fn lapse(lapses: &Lapses, key: Option<&str>, principal: &str) -> Lapse {
-        let (tenant, principal) = ("acme".into(), Principal::named(principal));
-        lapses.lapse(Validity { tenant, principal, key: key.map(KeyDigest::of) })
+        let accepted = key.map_or(Accepted::Open, |key| Accepted::Key(KeyDigest::of(key)));
+        lapses.lapse(Validity {
+            tenant: "acme".into(),
+            principal: Principal::named(principal),
+            accepted,
+        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -180,5 +212,30 @@ mod tests {
         let mut stream = lapse(&lapses(&tenants), Some("a"), "key:ada");
         assert!(timeout(Duration::from_millis(50), &mut stream).await.is_err());
         timeout(Duration::from_secs(5), stream).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_token_lapses_at_its_end_and_when_the_rules_change() {
+        let tenant = |issuer: &str| {
+            let oauth = tenants::OauthSettings { issuer: issuer.into(), ..Default::default() };
+            let auth = Some("oauth".into());
+            Tenant::new("acme", &Settings { auth, oauth, ..Settings::default() }).unwrap()
+        };
+        let tenants = Tenants::new([tenant("https://i.example")]);
+        let lapses = lapses(&tenants);
+        let token = |lasts| {
+            let rules = Arc::new(OauthRules::of_issuer("https://i.example"));
+            let accepted = Accepted::Token { rules, expires: SystemTime::now() + lasts };
+            let (tenant, principal) = ("acme".into(), Principal::named("ada"));
+            lapses.lapse(Validity { tenant, principal, accepted })
+        };
+        let mut short = token(Duration::from_millis(300));
+        assert!(timeout(Duration::from_millis(50), &mut short).await.is_err());
+        timeout(Duration::from_secs(5), short).await.unwrap();
+        let mut long = token(Duration::from_secs(60));
+        tenants.replace([tenant("https://i.example")]);
+        assert!(timeout(SHORT, &mut long).await.is_err(), "the rules are the same");
+        tenants.replace([tenant("https://other.example")]);
+        timeout(SHORT, long).await.unwrap();
     }
 }

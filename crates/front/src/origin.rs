@@ -123,9 +123,14 @@ fn without_endpoint(url: &str) -> Option<&str> {
 
 /// The path of the public URL, under which a proxy serves this node; empty if there is none.
 pub(crate) fn public_path(settings: &Settings) -> Result<String, Error> {
-    let Some(url) = &settings.public_url else { return Ok(String::new()) };
-    let (_, path) = origin_of(url).ok_or_else(|| bad_public_url(url))?;
-    Ok(path.trim_end_matches('/').to_owned())
+    Ok(origin_and_path(settings)?.map(|(_, path)| path).unwrap_or_default())
+}
+
+/// The origin of the public URL, and its path without a slash at the end; `None` if there is none.
+pub(crate) fn origin_and_path(settings: &Settings) -> Result<Option<(String, String)>, Error> {
+    let Some(url) = &settings.public_url else { return Ok(None) };
+    let (origin, path) = origin_of(url).ok_or_else(|| bad_public_url(url))?;
+    Ok(Some((origin, path.trim_end_matches('/').to_owned())))
 }
 
 fn bad_public_url(written: &str) -> Error {

@@ -23,35 +23,9 @@ pub(crate) struct Refused {
     rejection: Rejection,
     allow: Option<&'static str>,
     retry_after_secs: Option<u32>,
-    challenge: Option<Challenge>,
+    /// Boxed: most refusals have none.
+    challenge: Option<Box<HeaderValue>>,
     unread: Payload,
-}
-
-/// The scheme of credentials. It must have a parameter (RFC 6750, section 3).
-const REALM: &str = "Bearer realm=\"roundhouse\"";
-
-/// What `WWW-Authenticate` says (RFC 6750, section 3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Challenge {
-    /// A credential is needed. The challenge has no error code, since the request had no credential.
-    Needed,
-    /// The credential is not valid.
-    InvalidToken,
-    /// The header with the credential is malformed.
-    InvalidRequest,
-}
-
-impl Challenge {
-    fn header(self, message: &str) -> Option<HeaderValue> {
-        let error = match self {
-            Self::Needed => return Some(HeaderValue::from_static(REALM)),
-            Self::InvalidToken => "invalid_token",
-            Self::InvalidRequest => "invalid_request",
-        };
-        // The messages are of this crate and have only visible ASCII, without a quotation mark.
-        let challenge = format!("{REALM}, error=\"{error}\", error_description=\"{message}\"");
-        HeaderValue::from_str(&challenge).ok()
-    }
 }
 
 impl Refused {
@@ -96,6 +70,15 @@ impl Refused {
         )
     }
 
+    /// No document is there: the tenant has none, or is not there. The response does not reveal which.
+    pub(crate) fn no_document() -> Self {
+        Self::invalid(
+            StatusCode::NOT_FOUND,
+            "there is no metadata at this path; that of an endpoint with OAuth tokens is where the \
+             challenge in its 401 says",
+        )
+    }
+
     /// The path does not take this method (GET-02).
     pub(crate) fn method(allow: &'static str) -> Self {
         let message = format!("the endpoint takes {allow}");
@@ -109,13 +92,21 @@ impl Refused {
     }
 
     /// The sender is not known: its credential is missing, malformed or not valid (SEC-08).
-    pub(crate) fn unauthenticated(challenge: Challenge, message: &'static str) -> Self {
-        let status = match challenge {
-            Challenge::Needed | Challenge::InvalidToken => StatusCode::UNAUTHORIZED,
-            Challenge::InvalidRequest => StatusCode::BAD_REQUEST,
-        };
-        let refused = Self::new(status, ErrorCode::Refused, message);
-        Self { challenge: Some(challenge), ..refused }
+    pub(crate) fn unauthenticated(
+        status: StatusCode,
+        challenge: Option<HeaderValue>,
+        message: String,
+    ) -> Self {
+        let challenge = challenge.map(Box::new);
+        Self { challenge, ..Self::new(status, ErrorCode::Refused, message) }
+    }
+
+    /// The issuer of a token could not be asked about it.
+    pub(crate) fn issuer_unavailable(message: String) -> Self {
+        Self {
+            retry_after_secs: Some(RETRY_AFTER_SECS),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused, message)
+        }
     }
 
     /// The host name is not one of this server's (SEC-03).
@@ -228,9 +219,8 @@ impl Refused {
         if let Some(allow) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }
-        let challenge = self.challenge.and_then(|c| c.header(&self.rejection.message));
-        if let Some(challenge) = challenge {
-            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        if let Some(challenge) = self.challenge {
+            headers.insert(header::WWW_AUTHENTICATE, *challenge);
         }
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));

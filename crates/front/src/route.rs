@@ -22,6 +22,14 @@ impl Endpoint {
         }
     }
 
+    /// The endpoint for which a client asks for tokens: that which it is configured with.
+    pub(crate) fn protected(self) -> Self {
+        match self {
+            Self::Mcp => Self::Mcp,
+            Self::Sse | Self::Messages => Self::Sse,
+        }
+    }
+
     fn named(name: &str) -> Option<Self> {
         match name {
             "mcp" => Some(Self::Mcp),
@@ -39,6 +47,33 @@ impl Endpoint {
             Self::Messages => "POST, OPTIONS",
         }
     }
+}
+
+/// Where the metadata of a protected resource is, before the path of the resource (RFC 9728).
+pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// Where the metadata of an issuer is (RFC 8414).
+pub(crate) const SERVER_METADATA: &str = "/.well-known/oauth-authorization-server";
+
+/// A document that every client may read before it has a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Document {
+    /// The metadata of the endpoint.
+    Resource,
+    /// The metadata of the issuer, for clients that look for it here.
+    Issuer,
+}
+
+/// The document that a path names, and the path of the endpoint that it is about, without that of the
+/// public URL.
+pub(crate) fn find_document<'a>(path: &'a str, public_path: &str) -> Option<(Document, &'a str)> {
+    let (document, rest) = match path.strip_prefix(METADATA) {
+        Some(rest) => (Document::Resource, rest),
+        None => (Document::Issuer, path.strip_prefix(SERVER_METADATA)?),
+    };
+    let is_path = rest.is_empty() || rest.starts_with('/');
+    let within = rest.strip_prefix(public_path).filter(|within| within.starts_with('/'));
+    is_path.then(|| (document, within.unwrap_or(rest)))
 }
 
 /// The tenant and the endpoint that a path names. Nothing is decoded: no tenant's name needs it,
@@ -67,6 +102,14 @@ mod tests {
         {
             assert_eq!(find(path), None, "{path}");
         }
+        let resource = |rest| Some((Document::Resource, rest));
+        assert_eq!(find_document(METADATA, "/base"), resource(""));
+        let path = format!("{METADATA}/base/acme/mcp");
+        assert_eq!(find_document(&path, "/base"), resource("/acme/mcp"));
+        assert_eq!(find_document(&path, ""), resource("/base/acme/mcp"));
+        assert_eq!(find_document(&format!("{METADATA}s"), ""), None);
+        let issuer = Some((Document::Issuer, "/mcp"));
+        assert_eq!(find_document(&format!("{SERVER_METADATA}/mcp"), ""), issuer);
         assert_eq!(find_at_host("/mcp"), Some(Endpoint::Mcp));
         for path in ["", "/", "mcp", "/mcp/", "//mcp", "/acme/mcp", "/MCP"] {
             assert_eq!(find_at_host(path), None, "{path}");

@@ -63,6 +63,7 @@ impl Operators {
     /// Listens for operators. Call it within an actix system. The socket is bound when it returns.
     pub fn serve(admin: &AdminSettings, readiness: Readiness) -> Result<Self, Error> {
         metrics::register_metrics();
+        identity::register_metrics();
         let drain = Arc::new(Drain::default());
         let handle = Arc::new(OnceLock::new());
         let operated = Operated {

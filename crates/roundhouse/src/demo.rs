@@ -132,7 +132,7 @@ mod tests {
         let settings = settings(None, &[], &environment).unwrap().settings;
         let demo = &settings.tenants[NAME];
         assert_eq!(demo.tenant.limits.sessions_max, 3);
-        assert_eq!(demo.tenant.auth.as_deref(), Some("open"));
+        assert_eq!(demo.tenant.auth, Some("open".into()));
     }
 
     #[test]

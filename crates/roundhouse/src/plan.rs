@@ -12,7 +12,7 @@ use backends::stdio::{Children, RunAs, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
 use store::Store;
 use telemetry::TenantLabels;
-use tenants::{Tenant, Tenants};
+use tenants::{Access, Tenant, Tenants};
 
 use crate::homes::{Home, StateDir};
 use crate::node_variables::NodeVariables;
@@ -134,7 +134,9 @@ impl Plan {
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
         for (name, written) in &settings.tenants {
-            match Tenant::new(name, &written.tenant) {
+            let tenant = problems.ok_or_add(with_secret(name, &written.tenant, &secrets));
+            let Some(tenant) = tenant else { continue };
+            match Tenant::new(name, &tenant) {
                 Ok(tenant) => tenants.push(tenant),
                 Err(all) => {
                     let at = format!("tenants.{name}");
@@ -145,6 +147,10 @@ impl Plan {
                 Ok(backend) => backends.push((Arc::from(name.as_str()), backend)),
                 Err(all) => all.into_iter().for_each(|problem| problems.add(problem)),
             }
+        }
+        let has_public_url = settings.front.public_url.is_some();
+        for tenant in tenants.iter().filter(|tenant| lacks_url(tenant, has_public_url)) {
+            problems.add_in(&format!("tenants.{}.auth", tenant.name), without_url(&tenant.name));
         }
         for (at, problem) in hosts_of_others(&tenants, &settings.front.own_hosts()) {
             problems.add_in(&at, problem);
@@ -319,6 +325,38 @@ fn remarks(
         }
     }
     remarks
+}
+
+/// The settings of a tenant with its secret in place of the reference to it.
+fn with_secret(
+    name: &str,
+    written: &tenants::Settings,
+    secrets: &Secrets,
+) -> Result<tenants::Settings, String> {
+    let mut settings = written.clone();
+    let secret = &mut settings.oauth.client_secret;
+    let key = format!("tenants.{name}.oauth.client_secret");
+    if let Some(resolved) = secrets.value(name, &key, secret.expose())? {
+        *secret = resolved.into();
+    }
+    Ok(settings)
+}
+
+/// Whether clients of the tenant cannot find its issuer: no URL of the endpoint is known.
+fn lacks_url(tenant: &Tenant, has_public_url: bool) -> bool {
+    let has_oauth = match &tenant.access {
+        Access::Authenticated(credentials) => credentials.oauth.is_some(),
+        Access::Open => false,
+    };
+    has_oauth && !has_public_url && tenant.hosts.is_empty()
+}
+
+fn without_url(tenant: &str) -> String {
+    format!(
+        "`tenants.{tenant}.auth` has `oauth`, and no URL of the endpoint is known, by which clients find \
+         the issuer and tokens name the endpoint; write `front.public_url`, as in \
+         \"https://mcp.example.com\", or `tenants.{tenant}.hosts`"
+    )
 }
 
 /// The hosts of tenants that are another tenant's too, or the node's own: the place of each, and the

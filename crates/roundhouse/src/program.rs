@@ -256,15 +256,17 @@ fn found(file: &Path, settings: &Settings) -> String {
     found += &format!("clients: {}\n", settings.front.listen);
     found += &format!("operators: {}\n", settings.admin.listen);
     for (name, tenant) in &settings.tenants {
-        let auth = tenant.tenant.auth.as_deref().unwrap_or_default();
-        let keys = match (auth, tenant.tenant.keys.len()) {
-            ("keys", count) => format!(" ({count})"),
-            _ => String::new(),
-        };
+        let auth = tenant.tenant.auth.clone().unwrap_or_default();
+        let words = auth.words().map(|word| match word {
+            "keys" => format!("keys ({})", tenant.tenant.keys.len()),
+            "oauth" => format!("oauth ({})", tenant.tenant.oauth.issuer),
+            word => word.to_owned(),
+        });
+        let auth = words.collect::<Vec<_>>().join(" and ");
         let hosts = tenant.tenant.hosts.iter().map(|host| format!(", /mcp at {host}"));
         let hosts = hosts.collect::<String>();
         let backends = backends(tenant);
-        found += &format!("tenant {name}: /{name}/mcp{hosts}, auth {auth}{keys}, {backends}\n");
+        found += &format!("tenant {name}: /{name}/mcp{hosts}, auth {auth}, {backends}\n");
     }
     let descriptors = descriptors_of(settings);
     found += &format!("{}\n", descriptors.summary());

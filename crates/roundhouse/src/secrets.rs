@@ -97,8 +97,14 @@ impl Secrets {
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// The value with its secrets; `None` if it stays as it is.
-    fn value(&self, tenant: &str, key: &str, written: &str) -> Result<Option<String>, String> {
+    /// The value with its secrets; `None` if it stays as it is. An error names the key, and no part of a
+    /// secret.
+    pub(crate) fn value(
+        &self,
+        tenant: &str,
+        key: &str,
+        written: &str,
+    ) -> Result<Option<String>, String> {
         if !written.contains("${") {
             return Ok(None);
         }

@@ -34,19 +34,56 @@ pub enum Error {
     /// `auth` is missing: the settings do not state which clients may use the endpoint.
     #[error(
         "`tenants.{0}.auth` is missing; write `auth = \"open\"` under [tenants.{0}] if every client \
-         that can reach the endpoint may use it, or `auth = \"keys\"` if each client has a key"
+         that can reach the endpoint may use it, `auth = \"keys\"` if each client has a key, or \
+         `auth = \"oauth\"` if clients have tokens of an issuer"
     )]
     AuthMissing(String),
     /// `auth` has an unknown value.
     #[error(
-        "`tenants.{name}.auth` is {written:?}, which is not known; write `auth = \"keys\"` if each \
-         client has a key, or `auth = \"open\"` if every client that can reach the endpoint may use it"
+        "`tenants.{name}.auth` has {written:?}, which is not known; write `auth = \"keys\"` if each \
+         client has a key, `auth = \"oauth\"` if clients have tokens of an issuer, or \
+         `auth = \"open\"` if every client that can reach the endpoint may use it"
     )]
     AuthUnknown {
         /// The tenant.
         name: String,
         /// The value.
         written: String,
+    },
+    /// `auth` lets every client in, and has another kind beside that.
+    #[error(
+        "`tenants.{name}.auth` is {written:?}, and `open` lets every client in; write `open` alone, or \
+         leave it out"
+    )]
+    AuthOpenAndMore {
+        /// The tenant.
+        name: String,
+        /// The value.
+        written: String,
+    },
+    /// There are keys, and no client may present one.
+    #[error(
+        "`tenants.{0}.auth` is {1:?}, so the keys in `tenants.{0}.keys` do not count; add `keys` to \
+         `auth`, or remove the keys"
+    )]
+    KeysOfOtherTenant(String, String),
+    /// There are rules for tokens, and no client may present one.
+    #[error(
+        "`tenants.{0}.auth` is {1:?}, so `tenants.{0}.oauth` does not count; add `oauth` to `auth`, or \
+         remove [tenants.{0}.oauth]"
+    )]
+    OauthOfOtherTenant(String, String),
+    /// A value of the rules for tokens is wrong.
+    #[error("`tenants.{tenant}.oauth.{key}` is {written:?}; {remedy}")]
+    Oauth {
+        /// The tenant.
+        tenant: String,
+        /// The key.
+        key: &'static str,
+        /// The value, unless it is secret.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
     },
     /// An allowed origin cannot equal an origin that a browser sends.
     #[error("`tenants.{name}.allowed_origins` has {written:?}, which no browser sends; {remedy}")]

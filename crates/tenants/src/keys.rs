@@ -196,8 +196,10 @@ mod tests {
 
     fn keys(written: &[(&str, KeySettings)]) -> Arc<Keys> {
         let tenant = Tenant::new("acme", &settings(written)).unwrap();
-        let Access::Keys(keys) = tenant.access else { panic!("{:?}", tenant.access) };
-        keys
+        let Access::Authenticated(credentials) = tenant.access else {
+            panic!("{:?}", tenant.access)
+        };
+        credentials.keys.unwrap()
     }
 
     fn refusal(written: &[(&str, KeySettings)]) -> String {
@@ -250,7 +252,7 @@ mod tests {
         for name in ["a.sha256", "b.sha256", "c.sha256", "d.expires", "e.subject", "g.sha256"] {
             assert!(text.contains(&format!("`tenants.acme.keys.{name}`")), "{name}: {text}");
         }
-        let auth = Settings { auth: Some(key.clone()), ..Settings::default() };
+        let auth = Settings { auth: Some(key.as_str().into()), ..Settings::default() };
         let wrong = Tenant::new("acme", &auth).unwrap_err();
         assert!(!wrong[0].to_string().contains(&key), "{wrong:?}");
     }

@@ -3,12 +3,15 @@
 //! A [`Tenant`] is created from valid [`Settings`] only: its name fits into a path, its origins
 //! are origins, and its `auth` is set. This crate reads no file, header or message.
 
+mod auth;
 mod error;
 mod header_name;
 mod host;
 mod keys;
 mod name;
+mod oauth;
 mod origin;
+mod scopes;
 mod settings;
 mod table;
 
@@ -16,9 +19,12 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+pub use auth::Auth;
 pub use error::Error;
 pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
+pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
+pub use scopes::Scopes;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
 
@@ -27,8 +33,17 @@ pub use table::{Tenants, TenantsOfThread};
 pub enum Access {
     /// Every client that can reach it.
     Open,
-    /// The clients that have one of these keys.
-    Keys(Arc<Keys>),
+    /// The clients with a credential of one of these kinds.
+    Authenticated(Credentials),
+}
+
+/// The credentials that count at an endpoint. Without any, no client may use it.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// Keys that the operator made.
+    pub keys: Option<Arc<Keys>>,
+    /// Tokens of an issuer.
+    pub oauth: Option<Arc<OauthRules>>,
 }
 
 /// A tenant: the owner of a server and its endpoint.
@@ -86,7 +101,7 @@ impl Tenant {
     pub fn of_peer(name: Arc<str>, sessions_max: usize) -> Self {
         Self {
             name,
-            access: Access::Keys(Arc::default()),
+            access: Access::Authenticated(Credentials::default()),
             hosts: Vec::new(),
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),

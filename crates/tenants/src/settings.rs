@@ -5,18 +5,21 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, Error, KEY_PREFIX, KeySettings, Keys};
+use crate::{
+    Access, Auth, Credentials, Error, KEY_PREFIX, KeySettings, Keys, OauthRules, OauthSettings,
+};
 
 /// The settings of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Which clients may use the endpoint: `"open"` or `"keys"`. It has no default, so that an endpoint
-    /// is open to every client only if the operator has set `"open"`.
-    pub auth: Option<String>,
-    /// The keys with which clients authenticate, by name, if `auth` is `"keys"`. Without any, no client
-    /// may use the endpoint.
+    /// How clients authenticate: `"open"`, `"keys"`, `"oauth"`, or `["keys", "oauth"]` for both. It has no
+    /// default, so that an endpoint is open to every client only if the operator has set `"open"`.
+    pub auth: Option<Auth>,
+    /// The keys with which clients authenticate, by name, if `auth` has `"keys"`.
     pub keys: BTreeMap<String, KeySettings>,
+    /// The tokens with which clients authenticate, if `auth` has `"oauth"`.
+    pub oauth: OauthSettings,
     /// Host names at which the endpoint is also served, at `/mcp` without the name of the tenant.
     pub hosts: Vec<String>,
     /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
@@ -36,20 +39,56 @@ impl Settings {
 
     /// Who may use the endpoint, or all errors in that.
     pub(crate) fn access(&self, name: &str) -> Result<Access, Vec<Error>> {
-        let error = match self.auth.as_deref() {
-            Some("keys") => {
-                return Keys::new(name, &self.keys).map(|keys| Access::Keys(Arc::new(keys)));
+        let Some(auth) = &self.auth else { return Err(vec![Error::AuthMissing(name.into())]) };
+        let mut wrong: Vec<Error> =
+            auth.words().filter_map(|word| auth_error(name, word, auth)).collect();
+        if auth.words().next().is_none() {
+            wrong.push(Error::AuthUnknown { name: name.into(), written: String::new() });
+        }
+        let has_oauth = self.oauth != OauthSettings::default();
+        if auth.has("open") {
+            if !self.keys.is_empty() {
+                wrong.push(Error::KeysOfOpenTenant(name.into()));
             }
-            Some("open") if self.keys.is_empty() => return Ok(Access::Open),
-            Some("open") => Error::KeysOfOpenTenant(name.into()),
-            // An operator may have written a key there.
-            Some(written) if written.contains(KEY_PREFIX) => {
-                Error::AuthUnknown { name: name.into(), written: "a key".into() }
+            if has_oauth {
+                wrong.push(Error::OauthOfOtherTenant(name.into(), auth.to_string()));
             }
-            Some(written) => Error::AuthUnknown { name: name.into(), written: written.into() },
-            None => Error::AuthMissing(name.into()),
-        };
-        Err(vec![error])
+            return if wrong.is_empty() { Ok(Access::Open) } else { Err(wrong) };
+        }
+        let mut credentials = Credentials::default();
+        if auth.has("keys") {
+            match Keys::new(name, &self.keys) {
+                Ok(keys) => credentials.keys = Some(Arc::new(keys)),
+                Err(more) => wrong.extend(more),
+            }
+        } else if !self.keys.is_empty() && wrong.is_empty() {
+            wrong.push(Error::KeysOfOtherTenant(name.into(), auth.to_string()));
+        }
+        if auth.has("oauth") {
+            match OauthRules::new(name, &self.oauth) {
+                Ok(rules) => credentials.oauth = Some(Arc::new(rules)),
+                Err(more) => wrong.extend(more),
+            }
+        } else if has_oauth && wrong.is_empty() {
+            wrong.push(Error::OauthOfOtherTenant(name.into(), auth.to_string()));
+        }
+        if wrong.is_empty() { Ok(Access::Authenticated(credentials)) } else { Err(wrong) }
+    }
+}
+
+/// What is wrong with one word of `auth`.
+fn auth_error(name: &str, word: &str, auth: &Auth) -> Option<Error> {
+    let name = name.to_owned();
+    match word {
+        "open" if auth.words().count() > 1 => {
+            Some(Error::AuthOpenAndMore { name, written: auth.to_string() })
+        }
+        "open" | "keys" | "oauth" => None,
+        // An operator may have written a key there.
+        written if written.contains(KEY_PREFIX) => {
+            Some(Error::AuthUnknown { name, written: "a key".into() })
+        }
+        written => Some(Error::AuthUnknown { name, written: written.into() }),
     }
 }
 
@@ -123,7 +162,29 @@ mod tests {
     #[test]
     fn a_tenant_whose_auth_means_nothing_is_refused() {
         let refusal = refusal(&Settings { auth: Some("Open".into()), ..Settings::default() });
-        assert!(refusal.contains("`tenants.acme.auth` is \"Open\""), "{refusal}");
+        assert!(refusal.contains("`tenants.acme.auth` has \"Open\""), "{refusal}");
+    }
+
+    #[test]
+    fn several_kinds_count_at_once_and_open_stands_alone() {
+        let oauth =
+            OauthSettings { issuer: "https://i.example".into(), ..OauthSettings::default() };
+        let both = |auth: &str| Settings {
+            auth: Some(auth.into()),
+            keys: BTreeMap::from([("ada".to_owned(), KeySettings::of_key("a"))]),
+            oauth: oauth.clone(),
+            ..Settings::default()
+        };
+        let tenant = Tenant::new("acme", &both("keys, oauth")).unwrap();
+        let Access::Authenticated(Credentials { keys, oauth: rules }) = tenant.access else {
+            panic!("{:?}", tenant.access)
+        };
+        assert!(keys.is_some() && rules.is_some());
+        for (auth, problems) in [("open", 2), ("keys", 1), ("oauth", 1), ("open, keys", 3), ("", 1)]
+        {
+            let refusal = refusal(&both(auth));
+            assert_eq!(refusal.lines().count(), problems, "{auth}: {refusal}");
+        }
     }
 
     #[test]
@@ -131,6 +192,7 @@ mod tests {
         let settings = Settings {
             auth: None,
             keys: BTreeMap::new(),
+            oauth: OauthSettings::default(),
             hosts: vec!["*.example".into()],
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
             cors_headers: vec!["*".into(), "x-fine".into()],

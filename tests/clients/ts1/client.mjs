@@ -12,6 +12,7 @@ import { play } from '../scenarios.mjs';
 await play({
     Client,
     StreamableHTTPClientTransport,
+    finishSignIn: (transport, back) => transport.finishAuth(back.get('code')),
     call: (client, params, options) => client.callTool(params, undefined, options),
     onLog: (client, hear) => client.setNotificationHandler(LoggingMessageNotificationSchema, (n) => hear(n.params)),
     onSampling: (client, answer) => client.setRequestHandler(CreateMessageRequestSchema, (r) => answer(r.params)),

@@ -7,6 +7,7 @@ await play({
     Client,
     StreamableHTTPClientTransport,
     options: { versionNegotiation: { mode: 'auto' } },
+    finishSignIn: (transport, back) => transport.finishAuth(back),
     call: (client, params, options) => client.callTool(params, options),
     onLog: (client, hear) => client.setNotificationHandler('notifications/message', (n) => hear(n.params)),
     onSampling: (client, answer) => client.setRequestHandler('sampling/createMessage', (r) => answer(r.params)),

@@ -21,7 +21,7 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 36] = [
+const ONLY_IN_TROUBLE: [&str; 37] = [
     "roundhouse_access_log_left_out_total",
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
@@ -35,6 +35,7 @@ const ONLY_IN_TROUBLE: [&str; 36] = [
     "roundhouse_front_connections_closed_total",
     "roundhouse_front_sessions_throttled_total",
     "roundhouse_handovers_forced_total",
+    "roundhouse_issuer_requests_total",
     "roundhouse_lease_renewals_failed_total",
     "roundhouse_leases_lost_total",
     "roundhouse_log_lines_left_out_total",

@@ -18,7 +18,14 @@ impl Watched {
     /// The files of these settings, which were read from `file`.
     pub(super) fn new(file: Option<PathBuf>, settings: &Settings) -> Self {
         let named = settings.tenants.iter();
-        let named = named.flat_map(|(name, tenant)| files_of(name, tenant, settings)).collect();
+        let named = named.flat_map(|(name, tenant)| {
+            let mut files = files_of(name, tenant, settings);
+            let secret = tenant.tenant.oauth.client_secret.expose().to_owned();
+            let secret = std::iter::once(&secret);
+            files.extend(secrets::files_of(&settings.node.secrets_dir, name, secret));
+            files
+        });
+        let named = named.collect();
         Self { file, tenants_dir: settings.node.tenants_dir.clone(), named }
     }
 

@@ -228,7 +228,7 @@ mod tests {
         let settings = read_in(&dir, &[variable]).unwrap();
         assert_eq!(settings.tenants.keys().collect::<Vec<_>>(), ["acme", "b-2", "main"]);
         let acme = &settings.tenants["acme"];
-        assert_eq!(acme.tenant.auth.as_deref(), Some("open"));
+        assert_eq!(acme.tenant.auth, Some("open".into()));
         let BackendSettings::Native(main) = &acme.backends["main"] else { panic!("not native") };
         assert_eq!(main.name, "x");
         assert_eq!(settings.tenants["b-2"].care.idle_stop_secs, Some(9), "the environment wins");

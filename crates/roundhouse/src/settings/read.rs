@@ -240,7 +240,7 @@ mod tests {
         let toml = "
             sesions = 3
             [tenants.acme]
-            oauth = 'open'
+            auht = 'open'
             [tenants.acme.limits]
             session_max = 3
             [tenants.acme.backends.files]

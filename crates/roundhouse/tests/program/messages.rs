@@ -132,8 +132,8 @@ fn what_a_tenant_lacks_is_named_at_the_line_of_its_table() {
             "[tenants.a]\n[tenants.a.backends.b]\nkind = 'stdio'\n",
             "2 findings:\n\
              - FILE:1: `tenants.a.auth` is missing; write `auth = \"open\"` under [tenants.a] if every \
-             client that can reach the endpoint may use it, or `auth = \"keys\"` if each client has a \
-             key\n\
+             client that can reach the endpoint may use it, `auth = \"keys\"` if each client has a \
+             key, or `auth = \"oauth\"` if clients have tokens of an issuer\n\
              - FILE:2: `tenants.a.backends.b` has no `command`; write the program to run, as in \
              `command = \"npx\"`",
         ),
@@ -142,8 +142,9 @@ fn what_a_tenant_lacks_is_named_at_the_line_of_its_table() {
             "4 findings:\n\
              - FILE:1: `tenants.a.backends` has no backend; write one, as in \
              [tenants.a.backends.main]\n\
-             - FILE:2: `tenants.a.auth` is \"bearer\", which is not known; write `auth = \"keys\"` if \
-             each client has a key, or `auth = \"open\"` if every client that can reach the endpoint may \
+             - FILE:2: `tenants.a.auth` has \"bearer\", which is not known; write `auth = \"keys\"` if \
+             each client has a key, `auth = \"oauth\"` if clients have tokens of an issuer, or \
+             `auth = \"open\"` if every client that can reach the endpoint may \
              use it\n\
              - FILE:3: `tenants.a.allowed_origins` has \"*\", which no browser sends; there is no \
              wildcard; list each origin, as in \"https://app.example.com\"\n\
@@ -246,7 +247,7 @@ fn a_file_with_mistakes_of_every_kind_shows_all_of_them() {
          - FILE:13: `tenants.Acme.backends.b.cwd` is \"/nowhere\", which is not there; create the \
          folder, or leave `cwd` out\n\
          - FILE:14: `tenants.a.auth` is missing; write `auth = \"open\"` under [tenants.a] if every \
-         client that can reach the endpoint may use it, or `auth = \"keys\"` if each client has a key\n\
+         client that can reach the endpoint may use it, `auth = \"keys\"` if each client has a key, or `auth = \"oauth\"` if clients have tokens of an issuer\n\
          - FILE:15: `tenants.a.idle_stop_secs` is \"3\"; write a whole number without quotation marks, \
          0 or above\n\
          - FILE:18: unknown key `tenants.a.backends.b.comand`; did you mean \

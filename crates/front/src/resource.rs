@@ -1,0 +1,233 @@
+//! An endpoint as a protected resource of OAuth: its URLs, its metadata, and what a challenge says of it
+//! (SEC-09 to SEC-12).
+//!
+//! The URLs come from the settings, and from a request only the host and the port at which it came.
+//! The audiences of tokens come from the settings alone.
+
+use actix_http::header::{self, HeaderValue};
+use actix_http::{Method, Response, StatusCode};
+use bytes::Bytes;
+use serde::Serialize;
+use tenants::{OauthRules, Tenant};
+
+use crate::body::Body;
+use crate::origin::origin_and_path;
+use crate::refusal::Refused;
+use crate::route::{Endpoint, METADATA, SERVER_METADATA};
+use crate::{Error, Settings};
+
+/// How long a client or a cache may keep the metadata, in seconds.
+const METADATA_AGE: &str = "max-age=300";
+
+/// Where clients reach the endpoints of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct PublicUrls {
+    /// The origin of `front.public_url`, if that is set.
+    origin: Option<String>,
+    /// The path of `front.public_url`, without a slash at its end.
+    path: String,
+}
+
+impl PublicUrls {
+    /// The URLs of these settings.
+    pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
+        Ok(match origin_and_path(settings)? {
+            Some((origin, path)) => Self { origin: Some(origin), path },
+            None => Self { origin: None, path: String::new() },
+        })
+    }
+
+    /// The URL of an endpoint of a tenant: by its path, or at this host of it, with a port or without.
+    fn url(&self, tenant: &str, endpoint: Endpoint, host: Option<&str>) -> Option<Url> {
+        let endpoint = endpoint.name();
+        Some(match host {
+            Some(host) => Url {
+                origin: format!("{}://{host}", self.scheme_of_hosts()),
+                path: format!("/{endpoint}"),
+            },
+            None => Url {
+                origin: self.origin.clone()?,
+                path: format!("{}/{tenant}/{endpoint}", self.path),
+            },
+        })
+    }
+
+    /// Hosts of tenants are served as the public URL is.
+    fn scheme_of_hosts(&self) -> &str {
+        let scheme = self.origin.as_deref().and_then(|origin| origin.split_once("://"));
+        scheme.map_or("https", |(scheme, _)| scheme)
+    }
+
+    /// The audiences of which a token for this tenant must have one.
+    pub(crate) fn audiences(&self, tenant: &Tenant, rules: &OauthRules) -> Vec<String> {
+        if !rules.audiences.is_empty() {
+            return rules.audiences.clone();
+        }
+        let hosts = tenant.hosts.iter().map(|host| Some(host.as_str())).chain([None]);
+        let urls = hosts.flat_map(|host| {
+            [Endpoint::Mcp, Endpoint::Sse].map(|endpoint| self.url(&tenant.name, endpoint, host))
+        });
+        urls.flatten().map(|url| url.whole()).collect()
+    }
+
+    /// Where the metadata of the endpoint of a request is.
+    pub(crate) fn metadata_url(
+        &self,
+        tenant: &Tenant,
+        endpoint: Endpoint,
+        host: Option<&str>,
+    ) -> Option<String> {
+        let url = self.url(&tenant.name, endpoint.protected(), host)?;
+        Some(format!("{}{METADATA}{}", url.origin, url.path))
+    }
+
+    /// Answers a request for the metadata of an endpoint (RFC 9728). Any page may read it.
+    pub(crate) fn metadata(
+        &self,
+        tenant: &Tenant,
+        rules: &OauthRules,
+        endpoint: Endpoint,
+        host: Option<&str>,
+    ) -> Option<Response<Body>> {
+        let resource = self.url(&tenant.name, endpoint, host)?.whole();
+        let metadata = Metadata {
+            resource: &resource,
+            authorization_servers: [&rules.issuer],
+            bearer_methods_supported: ["header"],
+            scopes_supported: rules.scopes.iter().collect(),
+            resource_name: &tenant.name,
+        };
+        let body = Bytes::from(serde_json::to_vec(&metadata).ok()?);
+        let mut response = Response::with_body(StatusCode::OK, Body::whole(body));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(METADATA_AGE));
+        Some(response)
+    }
+}
+
+/// Redirects a client of 2025-03-26 to the metadata of the issuer: that revision has clients look
+/// for it at the server (SEC-15).
+pub(crate) fn to_issuer(rules: &OauthRules) -> Option<Response<Body>> {
+    let issuer = rules.issuer.trim_end_matches('/');
+    let (scheme, rest) = issuer.split_once("://")?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let target = format!("{scheme}://{authority}{SERVER_METADATA}{path}");
+    let mut response = Response::with_body(StatusCode::TEMPORARY_REDIRECT, Body::Empty);
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_str(&target).ok()?);
+    Some(response)
+}
+
+/// Lets every page read a document that is no secret, also where the server allows no page.
+pub(crate) fn public(method: &Method, mut response: Response<Body>) -> Response<Body> {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    if *method != Method::OPTIONS {
+        return response;
+    }
+    let mut answer = Response::with_body(StatusCode::NO_CONTENT, Body::Empty);
+    let headers = answer.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET"));
+    // Clients send the revision with each request.
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static("mcp-protocol-version, accept, content-type"),
+    );
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("7200"));
+    answer
+}
+
+/// Refuses another method than GET at a document.
+pub(crate) fn only_get(method: &Method) -> Result<(), Refused> {
+    match *method {
+        Method::GET | Method::HEAD | Method::OPTIONS => Ok(()),
+        _ => Err(Refused::method("GET")),
+    }
+}
+
+/// A URL in two parts, between which the path of its metadata is inserted.
+struct Url {
+    origin: String,
+    path: String,
+}
+
+impl Url {
+    fn whole(self) -> String {
+        self.origin + &self.path
+    }
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    resource: &'a str,
+    authorization_servers: [&'a str; 1],
+    bearer_methods_supported: [&'a str; 1],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    scopes_supported: Vec<&'a str>,
+    resource_name: &'a str,
+}
+
+#[cfg(test)]
+mod tests {
+    use tenants::{OauthSettings, Settings as TenantSettings};
+
+    use super::*;
+
+    fn urls(public_url: Option<&str>) -> PublicUrls {
+        let public_url = public_url.map(str::to_owned);
+        PublicUrls::new(&Settings { public_url, ..Settings::default() }).unwrap()
+    }
+
+    fn tenant(hosts: &[&str]) -> Tenant {
+        let oauth =
+            OauthSettings { issuer: "https://i.example/a".into(), ..OauthSettings::default() };
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let settings = TenantSettings {
+            auth: Some("oauth".into()),
+            oauth,
+            hosts,
+            ..TenantSettings::default()
+        };
+        Tenant::new("acme", &settings).unwrap()
+    }
+
+    #[test]
+    fn the_metadata_is_inserted_before_the_path() {
+        let (urls, tenant) = (urls(Some("https://mcp.example.com/base/")), tenant(&[]));
+        assert_eq!(
+            urls.metadata_url(&tenant, Endpoint::Mcp, None).unwrap(),
+            "https://mcp.example.com/.well-known/oauth-protected-resource/base/acme/mcp"
+        );
+        assert_eq!(
+            urls.metadata_url(&tenant, Endpoint::Messages, Some("acme.example.com")).unwrap(),
+            "https://acme.example.com/.well-known/oauth-protected-resource/sse"
+        );
+    }
+
+    #[test]
+    fn the_audiences_are_the_urls_of_the_endpoint_or_the_written_ones() {
+        let rules = OauthRules::of_issuer("https://i.example");
+        let tenant = tenant(&["acme.example.com"]);
+        let all = urls(Some("https://mcp.example.com")).audiences(&tenant, &rules);
+        assert_eq!(
+            all,
+            [
+                "https://acme.example.com/mcp",
+                "https://acme.example.com/sse",
+                "https://mcp.example.com/acme/mcp",
+                "https://mcp.example.com/acme/sse",
+            ]
+        );
+        assert_eq!(urls(None).audiences(&tenant, &rules).len(), 2);
+        let rules = OauthRules { audiences: vec!["api://acme".into()], ..rules };
+        assert_eq!(urls(None).audiences(&tenant, &rules), ["api://acme"]);
+    }
+
+    #[test]
+    fn the_metadata_of_an_issuer_with_a_path_is_found() {
+        let response = to_issuer(&OauthRules::of_issuer("https://i.example/a/")).unwrap();
+        let location = response.headers().get(header::LOCATION).unwrap();
+        assert_eq!(location, "https://i.example/.well-known/oauth-authorization-server/a");
+    }
+}

@@ -1,0 +1,168 @@
+//! Tokens that were verified, so that each is verified once in a while and not at each request.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest, Sha256};
+use tenants::OauthRules;
+use tokio::time::Instant;
+
+use crate::Identity;
+
+/// Most verified tokens of one tenant that are kept, on each thread; a further one replaces one that
+/// was not used lately. The replaced one is verified again when it comes.
+const TOKENS_MAX: usize = 2_048;
+
+/// How long a verified token is kept. A key that the issuer removed counts for so long, and the time
+/// after which its keys are fetched.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// The SHA-256 of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenDigest([u8; 32]);
+
+impl TokenDigest {
+    /// The digest of this token.
+    pub fn of(token: &str) -> Self {
+        Self(Sha256::digest(token.as_bytes()).into())
+    }
+}
+
+/// The verified tokens of all tenants, on one thread.
+#[derive(Clone, Debug, Default)]
+pub struct TokenCache(HashMap<Arc<str>, OfTenant>);
+
+/// Tokens are in two generations: when the newer one is full, the older one is dropped. A token that
+/// is found in the older one moves to the newer.
+#[derive(Clone, Debug)]
+struct OfTenant {
+    rules: Arc<OauthRules>,
+    /// When a token was kept last. Later than [`KEPT`] after that no token counts.
+    kept_at: Instant,
+    newer: HashMap<TokenDigest, Verified>,
+    older: HashMap<TokenDigest, Verified>,
+}
+
+#[derive(Clone, Debug)]
+struct Verified {
+    identity: Arc<Identity>,
+    until: Instant,
+}
+
+impl TokenCache {
+    /// The client of a token that was verified under these rules.
+    pub fn find(
+        &mut self,
+        tenant: &str,
+        rules: &Arc<OauthRules>,
+        token: TokenDigest,
+    ) -> Option<Arc<Identity>> {
+        let cache = self.0.get_mut(tenant).filter(|cache| Arc::ptr_eq(&cache.rules, rules))?;
+        if let Some(verified) = cache.older.remove(&token) {
+            cache.add(token, verified);
+        }
+        let verified = cache.newer.get(&token)?;
+        let counts =
+            verified.until > Instant::now() && verified.identity.expires > SystemTime::now();
+        counts.then(|| Arc::clone(&verified.identity))
+    }
+
+    /// Keeps a verified token for a while.
+    pub fn keep(
+        &mut self,
+        tenant: &Arc<str>,
+        rules: &Arc<OauthRules>,
+        token: TokenDigest,
+        identity: Arc<Identity>,
+    ) {
+        let now = Instant::now();
+        let verified = Verified { identity, until: now + KEPT };
+        if !self.0.contains_key(tenant) {
+            // Tenants that are not served any more.
+            self.0.retain(|_, other| now.duration_since(other.kept_at) < KEPT);
+        }
+        let cache = self.0.entry(Arc::clone(tenant)).or_insert_with(|| OfTenant::new(rules));
+        // What was verified under other rules does not count.
+        if !Arc::ptr_eq(&cache.rules, rules) {
+            *cache = OfTenant::new(rules);
+        }
+        cache.kept_at = now;
+        cache.add(token, verified);
+    }
+}
+
+impl OfTenant {
+    fn new(rules: &Arc<OauthRules>) -> Self {
+        let (newer, older) = (HashMap::new(), HashMap::new());
+        Self { rules: Arc::clone(rules), kept_at: Instant::now(), newer, older }
+    }
+
+    fn add(&mut self, token: TokenDigest, verified: Verified) {
+        if self.newer.len() >= TOKENS_MAX / 2 && !self.newer.contains_key(&token) {
+            self.older = std::mem::take(&mut self.newer);
+        }
+        self.newer.insert(token, verified);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenants::{Principal, Scopes};
+
+    use super::*;
+
+    fn rules() -> Arc<OauthRules> {
+        Arc::new(OauthRules::of_issuer("https://i.example"))
+    }
+
+    fn identity(name: &str) -> Arc<Identity> {
+        let expires = SystemTime::now() + Duration::from_secs(3_600);
+        Arc::new(Identity { principal: Principal::named(name), scopes: Scopes::default(), expires })
+    }
+
+    fn token(number: usize) -> TokenDigest {
+        TokenDigest::of(&number.to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_counts_for_its_tenant_and_its_rules_and_for_a_minute() {
+        let (mut cache, rules, tenant) = (TokenCache::default(), rules(), Arc::from("a"));
+        cache.keep(&tenant, &rules, token(1), identity("ada"));
+        assert_eq!(cache.find("a", &rules, token(1)).unwrap().principal.name(), "ada");
+        assert!(cache.find("b", &rules, token(1)).is_none());
+        assert!(cache.find("a", &rules, token(2)).is_none());
+        assert!(cache.find("a", &self::rules(), token(1)).is_none());
+        tokio::time::advance(KEPT).await;
+        assert!(cache.find("a", &rules, token(1)).is_none());
+    }
+
+    #[test]
+    fn a_token_that_has_ended_does_not_count() {
+        let (mut cache, rules, tenant) = (TokenCache::default(), rules(), Arc::from("a"));
+        let ended = Identity { expires: SystemTime::now(), ..Identity::clone(&identity("ada")) };
+        cache.keep(&tenant, &rules, token(1), Arc::new(ended));
+        assert!(cache.find("a", &rules, token(1)).is_none());
+    }
+
+    #[test]
+    fn the_tokens_of_a_tenant_are_bounded_and_those_in_use_stay() {
+        let (mut cache, rules, tenant) = (TokenCache::default(), rules(), Arc::from("a"));
+        cache.keep(&tenant, &rules, token(0), identity("ada"));
+        for number in 1..10 * TOKENS_MAX {
+            cache.keep(&tenant, &rules, token(number), identity("bob"));
+            assert!(cache.find("a", &rules, token(0)).is_some(), "{number}");
+        }
+        let of_tenant = &cache.0["a"];
+        assert!(of_tenant.newer.len() + of_tenant.older.len() <= TOKENS_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_without_tokens_is_forgotten() {
+        let (mut cache, rules) = (TokenCache::default(), rules());
+        cache.keep(&"a".into(), &rules, token(1), identity("ada"));
+        tokio::time::advance(KEPT).await;
+        cache.keep(&"b".into(), &rules, token(2), identity("bob"));
+        assert_eq!(cache.0.keys().map(|name| &**name).collect::<Vec<_>>(), ["b"]);
+    }
+}

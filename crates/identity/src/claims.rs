@@ -1,0 +1,159 @@
+//! What a token says of its client: the principal, its scopes, and when the token ends.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+use tenants::{Principal, Scopes};
+
+use crate::problem::TokenProblem;
+
+/// Most bytes of a subject or of the id of a client.
+const NAME_BYTES_MAX: usize = 512;
+
+/// The client of a verified token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Who the client is.
+    pub principal: Principal,
+    /// What the token allows.
+    pub scopes: Scopes,
+    /// When the token ends, the permitted difference of clocks included.
+    pub expires: SystemTime,
+}
+
+/// The claims of a token that count here: of a JWT (RFC 9068), or of the response of an introspection
+/// (RFC 7662).
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Claims {
+    sub: Option<String>,
+    client_id: Option<String>,
+    /// The client, in the tokens of some issuers.
+    azp: Option<String>,
+    #[serde(default)]
+    scope: Words,
+    /// The scopes, in the tokens of some issuers.
+    #[serde(default)]
+    scp: Words,
+    pub(crate) exp: Option<Seconds>,
+    #[serde(default)]
+    pub(crate) aud: Words,
+    pub(crate) iss: Option<String>,
+}
+
+/// A time in seconds since 1970 (RFC 7519, section 2).
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Seconds(f64);
+
+impl Seconds {
+    /// The time, later by the permitted difference of clocks.
+    pub(crate) fn with_skew(self, skew: Duration) -> Option<SystemTime> {
+        let since = Duration::try_from_secs_f64(self.0).ok()?;
+        SystemTime::UNIX_EPOCH.checked_add(since)?.checked_add(skew)
+    }
+}
+
+/// A list of words, or a text with words between spaces.
+#[derive(Debug, Default, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Words {
+    #[default]
+    None,
+    Text(String),
+    List(Vec<String>),
+}
+
+impl Words {
+    /// Whether this is one of the words; a text counts as one word.
+    pub(crate) fn has(&self, word: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::Text(text) => text == word,
+            Self::List(list) => list.iter().any(|one| one == word),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    fn split(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match self {
+            Self::None => Box::new(std::iter::empty()),
+            Self::Text(text) => Box::new(text.split(' ')),
+            Self::List(list) => Box::new(list.iter().flat_map(|text| text.split(' '))),
+        }
+    }
+}
+
+impl Claims {
+    /// The client of these claims, which this issuer has made.
+    pub(crate) fn identity(&self, issuer: &str, skew: Duration) -> Result<Identity, TokenProblem> {
+        // Each kind of principal has a prefix, and no URL has a space.
+        let client = || self.client_id.as_ref().or(self.azp.as_ref());
+        let principal = match (&self.sub, client()) {
+            (Some(subject), _) => named("sub", issuer, subject)?,
+            (None, Some(client)) => named("client", issuer, client)?,
+            (None, None) => return Err(TokenProblem::NoSubject),
+        };
+        let words = self.scope.split().chain(self.scp.split());
+        let expires = self.exp.ok_or(TokenProblem::NoEnd)?;
+        Ok(Identity {
+            principal,
+            scopes: Scopes::of(words),
+            expires: expires.with_skew(skew).ok_or(TokenProblem::NoEnd)?,
+        })
+    }
+}
+
+fn named(kind: &str, issuer: &str, name: &str) -> Result<Principal, TokenProblem> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(TokenProblem::NoSubject);
+    }
+    Ok(Principal::named(&format!("{kind}:{issuer} {name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(claims: &str) -> Result<Identity, TokenProblem> {
+        let claims: Claims = serde_json::from_str(claims).unwrap();
+        claims.identity("https://i.example", Duration::from_secs(5))
+    }
+
+    #[test]
+    fn a_subject_comes_before_the_client_and_the_two_never_meet() {
+        let name = |claims| identity(claims).map(|found| found.principal.name().to_owned());
+        let ada = Ok("sub:https://i.example ada".to_owned());
+        assert_eq!(name(r#"{"sub":"ada","client_id":"app","exp":1}"#), ada);
+        let app = Ok("client:https://i.example ada".to_owned());
+        assert_eq!(name(r#"{"client_id":"ada","exp":1}"#), app);
+        assert_eq!(name(r#"{"azp":"ada","exp":1}"#), app);
+        for claims in [r#"{"exp":1}"#, r#"{"sub":"","exp":1}"#] {
+            assert_eq!(name(claims), Err(TokenProblem::NoSubject));
+        }
+        let long = format!(r#"{{"sub":"{}","exp":1}}"#, "x".repeat(513));
+        assert_eq!(name(&long), Err(TokenProblem::NoSubject));
+    }
+
+    #[test]
+    fn scopes_are_read_in_each_form() {
+        for claims in [
+            r#"{"sub":"a","exp":1,"scope":"x y"}"#,
+            r#"{"sub":"a","exp":1,"scp":["x","y"]}"#,
+            r#"{"sub":"a","exp":1,"scope":["x"],"scp":" y"}"#,
+        ] {
+            assert_eq!(identity(claims).unwrap().scopes, Scopes::of(["y", "x"]), "{claims}");
+        }
+    }
+
+    #[test]
+    fn a_token_without_an_end_is_refused() {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(12);
+        assert_eq!(identity(r#"{"sub":"a","exp":7}"#).unwrap().expires, at);
+        for exp in ["null", "-1", "1e300"] {
+            let claims = format!(r#"{{"sub":"a","exp":{exp}}}"#);
+            assert_eq!(identity(&claims), Err(TokenProblem::NoEnd), "{exp}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Where an issuer publishes its keys: its metadata (RFC 8414, and OpenID Connect Discovery).
+
+use serde::Deserialize;
+use tenants::is_fetchable;
+
+use crate::http::{Client, Failed};
+
+/// What counts of an issuer's metadata.
+#[derive(Deserialize)]
+struct Metadata {
+    issuer: String,
+    jwks_uri: String,
+}
+
+/// The URLs at which the metadata may be, in the order in which the MCP specification has clients try
+/// them.
+pub(crate) fn metadata_urls(issuer: &str) -> Vec<String> {
+    let whole = issuer.trim_end_matches('/');
+    let begin = whole.find("://").map_or(0, |at| at + 3);
+    let (origin, path) = match whole[begin..].find('/') {
+        Some(at) => whole.split_at(begin + at),
+        None => (whole, ""),
+    };
+    let mut urls = vec![
+        format!("{origin}/.well-known/oauth-authorization-server{path}"),
+        format!("{origin}/.well-known/openid-configuration{path}"),
+    ];
+    if !path.is_empty() {
+        urls.push(format!("{whole}/.well-known/openid-configuration"));
+    }
+    urls
+}
+
+/// The URL of the keys of this issuer.
+pub(crate) async fn find_keys(client: &Client, issuer: &str) -> Result<String, Failed> {
+    let mut failed = None;
+    for url in metadata_urls(issuer) {
+        let metadata = match client.get(&url).await {
+            Ok(body) => serde_json::from_slice::<Metadata>(&body),
+            Err(error) => {
+                failed.get_or_insert(error);
+                continue;
+            }
+        };
+        let Ok(metadata) = metadata else {
+            failed.get_or_insert(Failed::Form("the metadata of an issuer with `jwks_uri`"));
+            continue;
+        };
+        if metadata.issuer != issuer {
+            return Err(Failed::OtherIssuer);
+        }
+        // An issuer on loopback may have its keys there; one elsewhere must not send this node there.
+        let is_local = issuer.starts_with("http://");
+        let is_allowed = is_fetchable(&metadata.jwks_uri)
+            && (is_local || metadata.jwks_uri.starts_with("https://"));
+        return if is_allowed { Ok(metadata.jwks_uri) } else { Err(Failed::Insecure) };
+    }
+    Err(failed.unwrap_or(Failed::Form("there")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_metadata_of_an_issuer_is_looked_for_as_clients_look_for_it() {
+        let all = metadata_urls("https://i.example/a/");
+        assert_eq!(
+            all,
+            [
+                "https://i.example/.well-known/oauth-authorization-server/a",
+                "https://i.example/.well-known/openid-configuration/a",
+                "https://i.example/a/.well-known/openid-configuration",
+            ]
+        );
+        let all = metadata_urls("https://i.example");
+        assert_eq!(all[1], "https://i.example/.well-known/openid-configuration");
+        assert_eq!(all.len(), 2);
+    }
+}

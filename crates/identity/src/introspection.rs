@@ -1,0 +1,65 @@
+//! Asks an issuer whether an opaque token counts (RFC 7662).
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tenants::{Introspection, OauthRules};
+use tokio::sync::Semaphore;
+
+use crate::claims::{Claims, Identity};
+use crate::http::{Client, form_encoded};
+use crate::metrics::count_fetch;
+use crate::problem::TokenProblem;
+
+/// Most tokens that one endpoint of an issuer is asked about at a time; for further ones it is
+/// unavailable. Clients without any valid token can cause these requests.
+pub(crate) const ASKED_MAX: usize = 32;
+
+#[derive(Deserialize)]
+struct Answer {
+    active: bool,
+    #[serde(flatten)]
+    claims: Claims,
+}
+
+/// The client of a token, as the issuer says.
+pub(crate) async fn ask(
+    client: &Client,
+    rules: &OauthRules,
+    introspection: &Introspection,
+    audiences: &[String],
+    token: &str,
+    asking: &Arc<Semaphore>,
+) -> Result<Identity, TokenProblem> {
+    let _asking = asking.try_acquire().map_err(|_| TokenProblem::Unavailable)?;
+    let form = format!("token={}&token_type_hint=access_token", form_encoded(token));
+    let Introspection { url, client_id, client_secret } = introspection;
+    let body = client.post_form(url, (client_id, client_secret.expose()), form).await;
+    count_fetch("introspection", body.is_ok());
+    let answer = body.map_err(|error| error.to_string()).and_then(|body| {
+        serde_json::from_slice(&body).map_err(|_| "the response has another form".into())
+    });
+    let Answer { active, claims } = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            // Bounded: `ASKED_MAX` requests run at a time, and each takes the time of a round trip.
+            tracing::debug!(issuer = %rules.issuer, error, "introspection failed");
+            return Err(TokenProblem::Unavailable);
+        }
+    };
+    if !active {
+        return Err(TokenProblem::Inactive);
+    }
+    if claims.iss.as_ref().is_some_and(|issuer| *issuer != rules.issuer) {
+        return Err(TokenProblem::Issuer);
+    }
+    // An answer without an audience leaves the check to the issuer, which knows who asks.
+    if !claims.aud.is_empty() && !audiences.iter().any(|audience| claims.aud.has(audience)) {
+        return Err(TokenProblem::Audience);
+    }
+    let identity = claims.identity(&rules.issuer, rules.clock_skew)?;
+    match identity.expires <= std::time::SystemTime::now() {
+        true => Err(TokenProblem::Expired),
+        false => Ok(identity),
+    }
+}

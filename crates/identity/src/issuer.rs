@@ -1,0 +1,116 @@
+//! The keys of one issuer, fetched when a token needs them. Tenants with the same issuer share them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::discovery::find_keys;
+use crate::http::{Client, Failed};
+use crate::key_set::KeySet;
+use crate::metrics::count_fetch;
+use crate::refresh::{Decision, Refresh};
+
+/// Where the keys of an issuer are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct KeyPlace {
+    pub(crate) issuer: String,
+    /// Where the keys are; empty: the metadata of the issuer says it.
+    pub(crate) jwks_url: String,
+}
+
+/// The keys of one issuer.
+#[derive(Debug)]
+pub(crate) struct IssuerKeys {
+    place: KeyPlace,
+    client: Client,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    refresh: Refresh,
+    /// Closes when the fetch that runs has ended.
+    fetching: Option<watch::Receiver<()>>,
+}
+
+/// What is there for a token now.
+pub(crate) enum Keys {
+    Here(Arc<KeySet>),
+    /// The keys come when this closes.
+    Coming(watch::Receiver<()>),
+    Unavailable,
+}
+
+impl IssuerKeys {
+    pub(crate) fn new(place: KeyPlace, client: Client) -> Arc<Self> {
+        Arc::new(Self { place, client, state: Mutex::default() })
+    }
+
+    /// The keys for a token whose key `knows` finds; begins a fetch if one is due. Call it within a
+    /// runtime.
+    pub(crate) fn find(self: &Arc<Self>, knows: impl Fn(&KeySet) -> bool) -> Keys {
+        let now = Instant::now();
+        let mut state = self.state();
+        // The runtime of a fetch may have ended before the fetch.
+        if state.fetching.as_ref().is_some_and(|fetch| fetch.has_changed().is_err()) {
+            state.fetching = None;
+            state.refresh.end(None, now);
+        }
+        match state.refresh.decide(knows, now) {
+            Decision::Use { keys, fetch } => {
+                if fetch {
+                    self.begin(&mut state, now);
+                }
+                Keys::Here(keys)
+            }
+            Decision::Wait { fetch: true } => Keys::Coming(self.begin(&mut state, now)),
+            Decision::Wait { fetch: false } => match &state.fetching {
+                Some(fetching) => Keys::Coming(fetching.clone()),
+                None => Keys::Unavailable,
+            },
+            Decision::Unavailable => Keys::Unavailable,
+        }
+    }
+
+    /// Begins a fetch, which goes on if the client that needs it goes away.
+    fn begin(self: &Arc<Self>, state: &mut State, now: Instant) -> watch::Receiver<()> {
+        let (running, ended) = watch::channel(());
+        state.refresh.begin(now);
+        state.fetching = Some(ended.clone());
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let fetched = this.fetch().await;
+            count_fetch("keys", fetched.is_ok());
+            if let Err(error) = &fetched {
+                let issuer = &this.place.issuer;
+                tracing::warn!(%issuer, %error, "fetching the keys of an issuer of tokens failed");
+            }
+            let mut state = this.state();
+            state.refresh.end(fetched.ok(), Instant::now());
+            state.fetching = None;
+            drop(running);
+        });
+        ended
+    }
+
+    async fn fetch(&self) -> Result<KeySet, Failed> {
+        let KeyPlace { issuer, jwks_url } = &self.place;
+        let found;
+        let url = if jwks_url.is_empty() {
+            found = find_keys(&self.client, issuer).await?;
+            &found
+        } else {
+            jwks_url
+        };
+        let body = self.client.get(url).await?;
+        let keys = KeySet::parse(&body).map_err(|_| Failed::Form("a set of keys"))?;
+        tracing::debug!(%issuer, count = keys.count(), "fetched the keys of an issuer");
+        Ok(keys)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change of the state is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

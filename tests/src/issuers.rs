@@ -1,0 +1,99 @@
+//! Authorization servers: one that signs what a test asks for, and one that real clients sign in at.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::tools;
+
+/// How long an issuer may take to start.
+const START: Duration = Duration::from_secs(30);
+
+/// A running authorization server. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Issuer {
+    process: Child,
+    /// The issuer, as its tokens name it.
+    pub url: String,
+    control: String,
+}
+
+impl Issuer {
+    /// `oauth2-mock-server`, which signs what [`Issuer::token`] asks for with the key `rs`.
+    pub async fn mock() -> Result<Self> {
+        Self::start("mock.mjs", &[]).await
+    }
+
+    /// `oidc-provider`, whose tokens have these scopes and last for so many seconds.
+    pub async fn provider(scopes: &str, lasts_secs: u64) -> Result<Self> {
+        Self::start("provider.mjs", &[scopes, &lasts_secs.to_string()]).await
+    }
+
+    async fn start(script: &str, arguments: &[&str]) -> Result<Self> {
+        let script = tools::root().join("tests/servers/issuers").join(script);
+        let mut command = Command::new(tools::node());
+        command.arg(script).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = command.stderr(Stdio::null()).kill_on_drop(true).spawn()?;
+        let mut lines = BufReader::new(process.stdout.take().context("no stdout")?).lines();
+        let first = async {
+            loop {
+                let line = lines.next_line().await?.context("the issuer has ended")?;
+                if let Ok(line) = serde_json::from_str::<Value>(&line) {
+                    return anyhow::Ok(line);
+                }
+            }
+        };
+        let told = tokio::time::timeout(START, first).await.context("no issuer in time")??;
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
+        Ok(Self { process, url: text("issuer"), control: text("control") })
+    }
+
+    /// Signs a token. `wanted` may have `kid`, `header` and `claims`; `null` removes a header or claim.
+    pub async fn token(&self, wanted: Value) -> Result<String> {
+        let signed = self.ask("token", wanted).await?;
+        Ok(signed["token"].as_str().context("no token")?.to_owned())
+    }
+
+    /// Makes a key, and publishes it.
+    pub async fn add_key(&self, alg: &str, kid: &str) -> Result<()> {
+        let crv = (alg == "EdDSA").then_some("Ed25519");
+        self.ask("keys", json!({ "alg": alg, "kid": kid, "crv": crv })).await.map(drop)
+    }
+
+    /// Where the issuer is asked about opaque tokens, by the client `node` with the secret `s+ecret`.
+    pub fn introspection_url(&self) -> String {
+        format!("{}/introspect", self.control)
+    }
+
+    /// Sets what introspection says of a token.
+    pub async fn introspects(&self, token: &str, says: Value) -> Result<()> {
+        self.ask("opaque", json!({ "token": token, "says": says })).await.map(drop)
+    }
+
+    /// How many tokens the issuer was asked about.
+    pub async fn introspections(&self) -> Result<u64> {
+        self.ask("count", json!({})).await?["introspections"].as_u64().context("no count")
+    }
+
+    /// The keys, as they are published.
+    pub async fn published(&self) -> Result<Value> {
+        self.ask("published", json!({})).await
+    }
+
+    /// Kills the process.
+    pub async fn stop(&mut self) -> Result<()> {
+        Ok(self.process.kill().await?)
+    }
+
+    async fn ask(&self, what: &str, body: Value) -> Result<Value> {
+        let url = format!("{}/{what}", self.control);
+        let response = reqwest::Client::new().post(url).json(&body).send().await?;
+        ensure!(response.status().is_success(), "{what}: {}", response.status());
+        Ok(response.json().await?)
+    }
+}
