@@ -169,6 +169,11 @@ impl Client {
         Ok(request.body(body).send().await?)
     }
 
+    /// Sends a request as it is; returns its final response, a result or an error.
+    pub async fn ask(&self, message: Value) -> Result<Value> {
+        final_response(self.send(message).await?).await
+    }
+
     /// Sends a request; returns its final response, from a JSON body or a stream.
     pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
         final_response(self.send(self.message(method, params)).await?).await

@@ -10,11 +10,13 @@ use std::time::SystemTime;
 
 use identity::{Identity, TokenCache, TokenDigest, TokenProblem, Tokens};
 use tenants::{
-    Access, Credentials, KEY_PREFIX, KeyDigest, KeyProblem, Keys, OauthRules, Principal, Tenant,
+    Access, Credentials, KEY_PREFIX, KeyDigest, KeyProblem, Keys, OauthRules, Principal, Scopes,
+    Tenant,
 };
 
 use crate::heads::Authorization;
 use crate::lapse::{Accepted, Lapse, Lapses, Validity};
+use crate::permissions::Grant;
 use crate::resource::PublicUrls;
 
 /// The client of a request, and how long it is known to be that.
@@ -22,6 +24,8 @@ use crate::resource::PublicUrls;
 pub(crate) struct Credential {
     pub(crate) principal: Principal,
     accepted: Accepted,
+    /// What the client may do; `None`: everything. Boxed: most tenants have no rules.
+    pub(crate) grant: Option<Box<Grant>>,
 }
 
 /// Why the sender of a request is not known, or may not send it.
@@ -37,8 +41,8 @@ pub(crate) enum Unauthenticated {
     Key(KeyProblem),
     /// The token is not valid here, or its issuer could not be asked.
     Token(TokenProblem),
-    /// The token is valid, and lacks a scope that each request needs.
-    Scope,
+    /// The token is valid, and lacks some of these scopes.
+    Scope(Scopes),
 }
 
 /// What the header of a request says.
@@ -73,7 +77,7 @@ impl Authentication {
 
     /// The credential of every client of an open endpoint, which share this principal.
     pub(crate) fn of_anyone(&self) -> Credential {
-        Credential { principal: self.anonymous.clone(), accepted: Accepted::Open }
+        Credential { principal: self.anonymous.clone(), accepted: Accepted::Open, grant: None }
     }
 
     /// Finds the client with this `Authorization` header. At an open endpoint the header has no
@@ -84,7 +88,8 @@ impl Authentication {
         authorization: Authorization<'a>,
     ) -> Result<Found<'a>, Unauthenticated> {
         let Access::Authenticated(credentials) = &tenant.access else {
-            return Ok(Found::Credential(self.of_anyone()));
+            let grant = grant(tenant, &Scopes::default(), false);
+            return Ok(Found::Credential(Credential { grant, ..self.of_anyone() }));
         };
         let token = bearer(match authorization {
             Authorization::Absent => return Err(Unauthenticated::Missing),
@@ -93,9 +98,9 @@ impl Authentication {
         })?;
         let Credentials { keys, oauth } = credentials;
         match (keys, oauth) {
-            (Some(keys), None) => of_key(keys, token).map(Found::Credential),
+            (Some(keys), None) => of_key(tenant, keys, token).map(Found::Credential),
             (Some(keys), Some(_)) if token.starts_with(KEY_PREFIX) => {
-                of_key(keys, token).map(Found::Credential)
+                of_key(tenant, keys, token).map(Found::Credential)
             }
             (_, Some(rules)) => self.of_token(tenant, rules, token),
             (None, None) => Err(Unauthenticated::Key(KeyProblem::Unknown)),
@@ -110,7 +115,7 @@ impl Authentication {
     ) -> Result<Found<'a>, Unauthenticated> {
         let digest = TokenDigest::of(token);
         match self.verified.borrow_mut().find(&tenant.name, rules, digest) {
-            Some(identity) => of_identity(rules, &identity).map(Found::Credential),
+            Some(identity) => of_identity(tenant, rules, &identity).map(Found::Credential),
             None => Ok(Found::Token { rules, token, digest }),
         }
     }
@@ -127,29 +132,38 @@ impl Authentication {
         let verified = self.tokens.verify(rules, &audiences, token).await;
         let identity = Arc::new(verified.map_err(Unauthenticated::Token)?);
         self.verified.borrow_mut().keep(&tenant.name, rules, digest, Arc::clone(&identity));
-        of_identity(rules, &identity)
+        of_identity(tenant, rules, &identity)
     }
 }
 
-fn of_key(keys: &Keys, presented: &str) -> Result<Credential, Unauthenticated> {
+fn of_key(tenant: &Tenant, keys: &Keys, presented: &str) -> Result<Credential, Unauthenticated> {
     let digest = KeyDigest::of(presented);
     let key = keys.find(digest, SystemTime::now()).map_err(Unauthenticated::Key)?;
     // A copy: threads share no memory that each request changes.
     let principal = Principal::named(key.principal.name());
-    Ok(Credential { principal, accepted: Accepted::Key(digest) })
+    let grant = grant(tenant, &key.scopes, false);
+    Ok(Credential { principal, accepted: Accepted::Key(digest), grant })
+}
+
+/// What a client with these scopes may do at the tenant's endpoint.
+fn grant(tenant: &Tenant, scopes: &Scopes, can_step_up: bool) -> Option<Box<Grant>> {
+    let permissions = tenant.permissions.as_ref()?;
+    Some(Box::new(Grant::new(permissions, scopes.clone(), can_step_up)))
 }
 
 fn of_identity(
+    tenant: &Tenant,
     rules: &Arc<OauthRules>,
     identity: &Identity,
 ) -> Result<Credential, Unauthenticated> {
     if !identity.scopes.has_all(&rules.scopes) {
-        return Err(Unauthenticated::Scope);
+        return Err(Unauthenticated::Scope(rules.scopes.clone()));
     }
     let (rules, expires) = (Arc::clone(rules), identity.expires);
     // The identity belongs to this worker, so each request may count the principal.
     let principal = identity.principal.clone();
-    Ok(Credential { principal, accepted: Accepted::Token { rules, expires } })
+    let grant = grant(tenant, &identity.scopes, true);
+    Ok(Credential { principal, accepted: Accepted::Token { rules, expires }, grant })
 }
 
 impl Credential {
@@ -175,7 +189,7 @@ fn bearer(authorization: &str) -> Result<&str, Unauthenticated> {
 
 #[cfg(test)]
 mod tests {
-    use tenants::{KeySettings, OauthSettings, Scopes, Settings};
+    use tenants::{KeySettings, OauthSettings, Settings};
 
     use super::*;
 
@@ -265,7 +279,7 @@ mod tests {
         }
         let find = |header| authentication.find(&tenant, Authorization::Present(header));
         assert!(matches!(find("Bearer a.b.c"), Ok(Found::Credential(_))));
-        assert_eq!(find("Bearer a.b.d").err(), Some(Unauthenticated::Scope));
+        assert_eq!(find("Bearer a.b.d").err(), Some(Unauthenticated::Scope(Scopes::of(["mcp"]))));
         assert!(matches!(find("Bearer a.b.e"), Ok(Found::Token { .. })));
     }
 }

@@ -4,7 +4,7 @@
 use actix_http::StatusCode;
 use actix_http::header::HeaderValue;
 use identity::TokenProblem;
-use tenants::{Access, Credentials, KeyProblem, Tenant};
+use tenants::{Access, Credentials, KeyProblem, Scopes, Tenant};
 
 use crate::authentication::Unauthenticated;
 use crate::refusal::Refused;
@@ -77,16 +77,16 @@ pub(crate) fn refuse(
             (Code::InvalidToken, "the key has expired; ask the operator for a new one".to_owned())
         }
         Unauthenticated::Token(problem) => (Code::InvalidToken, problem.to_string()),
-        Unauthenticated::Scope => {
-            let needed = credentials.oauth.as_ref().map(|rules| rules.scopes.to_string());
-            let needed = needed.unwrap_or_default();
-            (
-                Code::InsufficientScope,
-                format!("the token lacks a scope; the endpoint needs: {needed}"),
-            )
+        Unauthenticated::Scope(needed) => {
+            (Code::InsufficientScope, format!("the token lacks a scope; this needs: {needed}"))
         }
     };
-    let challenge = header(code, &message, credentials, metadata_url.as_deref());
+    // All scopes at once: a client asks its issuer for exactly these.
+    let scopes = credentials.oauth.as_ref().map(|rules| match why {
+        Unauthenticated::Scope(needed) => rules.scopes.union(needed),
+        _ => rules.scopes.clone(),
+    });
+    let challenge = header(code, &message, scopes.as_ref(), metadata_url.as_deref());
     Refused::unauthenticated(code.status(), challenge, message)
 }
 
@@ -104,7 +104,7 @@ fn needed(credentials: &Credentials) -> &'static str {
 fn header(
     code: Code,
     message: &str,
-    credentials: &Credentials,
+    scopes: Option<&Scopes>,
     metadata_url: Option<&str>,
 ) -> Option<HeaderValue> {
     let mut challenge = REALM.to_owned();
@@ -112,12 +112,12 @@ fn header(
         // No value here has a quotation mark or a backslash.
         challenge += &format!(", {name}=\"{value}\"");
     };
-    if let Some(rules) = &credentials.oauth {
+    if let Some(scopes) = scopes {
         if let Some(url) = metadata_url {
             add("resource_metadata", url);
         }
-        if !rules.scopes.is_empty() {
-            add("scope", &rules.scopes.to_string());
+        if !scopes.is_empty() {
+            add("scope", &scopes.to_string());
         }
     }
     if let Some(error) = code.name() {
@@ -160,7 +160,7 @@ mod tests {
         for (why, status, error) in [
             (Unauthenticated::Token(TokenProblem::Expired), 401, "invalid_token"),
             (Unauthenticated::Malformed, 400, "invalid_request"),
-            (Unauthenticated::Scope, 403, "insufficient_scope"),
+            (Unauthenticated::Scope(Scopes::of(["mcp", "tools"])), 403, "insufficient_scope"),
         ] {
             let (found, text) = challenge(why, &oauth);
             assert_eq!(found, status);

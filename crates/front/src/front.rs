@@ -22,7 +22,7 @@ use crate::head_timeout::{HeadProgress, Serving};
 use crate::heads::Heads;
 use crate::origin::{Gate, split_port};
 use crate::refusal::Refused;
-use crate::resource::{self, PublicUrls};
+use crate::resource;
 use crate::route::{self, Document, Endpoint};
 use crate::unfinished::UnfinishedBodies;
 use crate::{Error, Settings, challenge, cors, http_sse, metrics, streamable_http};
@@ -32,7 +32,6 @@ use crate::{Error, Settings, challenge, cors, http_sse, metrics, streamable_http
 pub(crate) struct Front {
     service: Service,
     authentication: Authentication,
-    urls: Arc<PublicUrls>,
     tenants: TenantsOfThread,
     exchanges: Exchanges,
     gate: Arc<Gate>,
@@ -51,11 +50,10 @@ impl Front {
         reporting: &Reporting,
     ) -> Result<Self, Error> {
         let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies));
-        let urls = Arc::new(PublicUrls::new(settings)?);
+        let service = Service::new(settings, handle, tenants, drain, collecting)?;
         Ok(Self {
-            service: Service::new(settings, handle, tenants, drain, collecting)?,
-            authentication: Authentication::new(Tokens::default(), Arc::clone(&urls)),
-            urls,
+            authentication: Authentication::new(Tokens::default(), Arc::clone(&service.urls)),
+            service,
             exchanges: Exchanges::new(reporting, tenants),
             tenants: TenantsOfThread::new(tenants),
             gate: Arc::new(Gate::new(settings)?),
@@ -308,7 +306,7 @@ impl Front {
         endpoint: Endpoint,
     ) -> Refused {
         let host = host_of_tenant(head);
-        let metadata = self.urls.metadata_url(tenant, endpoint, host.as_deref());
+        let metadata = self.service.urls.metadata_url(tenant, endpoint, host.as_deref());
         challenge::refuse(why, tenant, metadata)
     }
 
@@ -326,7 +324,7 @@ impl Front {
                 let rules = credentials.oauth.as_ref()?;
                 match document {
                     Document::Resource => {
-                        self.urls.metadata(&tenant, rules, endpoint, host.as_deref())
+                        self.service.urls.metadata(&tenant, rules, endpoint, host.as_deref())
                     }
                     Document::Issuer => resource::to_issuer(rules),
                 }

@@ -7,10 +7,11 @@ use actix_http::header::HeaderMap;
 use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle};
 use bytes::Bytes;
-use protocol::SessionId;
-use tenants::{Tenant, Tenants};
+use protocol::{Body as Posted, SessionId};
+use tenants::{Scopes, Tenant, Tenants};
 
-use crate::authentication::Credential;
+use crate::authentication::{Credential, Unauthenticated};
+use crate::challenge;
 use crate::client_address::AddressKey;
 use crate::collecting::{Bound, Collecting};
 use crate::drain::Drain;
@@ -19,7 +20,9 @@ use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
 use crate::lapse::{Lapse, Lapses};
 use crate::origin::public_path;
+use crate::permissions::{Grant, NotPermitted};
 use crate::refusal::Refused;
+use crate::resource::PublicUrls;
 use crate::route::{self, Endpoint};
 use crate::session_rate::SessionRate;
 use crate::{Error, Settings};
@@ -105,6 +108,7 @@ pub(crate) struct Service {
     pub(crate) public_path: Arc<str>,
     pub(crate) drain: Arc<Drain>,
     pub(crate) lapses: Lapses,
+    pub(crate) urls: Arc<PublicUrls>,
     collecting: Collecting,
     rate: Arc<SessionRate>,
 }
@@ -122,6 +126,7 @@ impl Service {
             handle,
             drain,
             lapses: Lapses::new(tenants),
+            urls: Arc::new(PublicUrls::new(settings)?),
             public_path: public_path(settings)?.into(),
             collecting,
             rate: Arc::new(SessionRate::new(settings)?),
@@ -133,9 +138,33 @@ impl Service {
         Self { lapses: self.lapses.for_worker(), ..self.clone() }
     }
 
-    /// Resolves when the credential of the request does not count any more.
-    pub(crate) fn lapse(&self, request: &FrontRequest<'_>) -> Lapse {
-        request.credential.lapse(&self.lapses, request.tenant)
+    /// For how long and with what a stream of the request goes on: a future that resolves when the
+    /// credential does not count any more, and what the client may see.
+    pub(crate) fn validity(&self, request: &FrontRequest<'_>) -> (Lapse, Option<Box<Grant>>) {
+        let credential = &request.credential;
+        (credential.lapse(&self.lapses, request.tenant), credential.grant.clone())
+    }
+
+    /// The body without the messages that the client may not send.
+    pub(crate) fn permitted(
+        &self,
+        request: &FrontRequest<'_>,
+        body: Posted,
+    ) -> Result<Posted, NotPermitted> {
+        let Some(grant) = &request.credential.grant else { return Ok(body) };
+        grant.judge(body)
+    }
+
+    /// The answer to a message that needs more scopes: the client asks its issuer for them.
+    pub(crate) fn step_up(
+        &self,
+        request: &FrontRequest<'_>,
+        endpoint: Endpoint,
+        needed: &Scopes,
+    ) -> Refused {
+        let host = request.is_at_host.then_some(request.heads.host).flatten();
+        let metadata = self.urls.metadata_url(request.tenant, endpoint, host);
+        challenge::refuse(&Unauthenticated::Scope(needed.clone()), request.tenant, metadata)
     }
 
     /// The handle with which the request's client creates a session, if its address may do so now.

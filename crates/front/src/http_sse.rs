@@ -11,7 +11,9 @@ use crate::accept::is_json;
 use crate::body::Body;
 use crate::drain::Present;
 use crate::front_request::{FrontRequest, Service};
+use crate::permissions::NotPermitted;
 use crate::refusal::Refused;
+use crate::route::Endpoint;
 use crate::sse_body::SseBody;
 use crate::streamable_http::{events, no_answer};
 
@@ -42,7 +44,7 @@ pub(crate) async fn open(
     request.exchange.of_session(&session);
     let exchange = request.exchange.take();
     let body =
-        SseBody::new(replies, Present::new(&service.drain), exchange, service.lapse(request));
+        SseBody::new(replies, Present::new(&service.drain), exchange, service.validity(request));
     Ok(events(body.with_endpoint(&endpoint), None))
 }
 
@@ -63,6 +65,10 @@ pub(crate) async fn post(
     let raw = service.collect(request).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     request.exchange.posted(&body);
+    let body = service.permitted(request, body).map_err(|why| match why {
+        NotPermitted::Needs(scopes, id) => service.step_up(request, Endpoint::Sse, &scopes).of(id),
+        NotPermitted::Refused(rejection) => Refused::not_permitted(rejection),
+    })?;
     let mut replies = service.handle.post(&request.caller(session), body, None);
     let first = replies.next().await;
     request.exchange.served(&replies);

@@ -31,6 +31,7 @@ mod http_sse;
 mod lapse;
 mod metrics;
 mod origin;
+mod permissions;
 mod pieces;
 mod places;
 mod recent_rate;

@@ -101,6 +101,12 @@ impl Refused {
         Self { challenge, ..Self::new(status, ErrorCode::Refused, message) }
     }
 
+    /// The client may not send the message.
+    pub(crate) fn not_permitted(rejection: Rejection) -> Self {
+        let Rejection { id, code, message } = rejection;
+        Self::new(StatusCode::FORBIDDEN, code, message).of(id)
+    }
+
     /// The issuer of a token could not be asked about it.
     pub(crate) fn issuer_unavailable(message: String) -> Self {
         Self {

@@ -90,11 +90,13 @@ impl PublicUrls {
         host: Option<&str>,
     ) -> Option<Response<Body>> {
         let resource = self.url(&tenant.name, endpoint, host)?.whole();
+        let of_rules = tenant.permissions.as_ref().map(|permissions| permissions.scopes());
+        let scopes = rules.scopes.union(&of_rules.unwrap_or_default());
         let metadata = Metadata {
             resource: &resource,
             authorization_servers: [&rules.issuer],
             bearer_methods_supported: ["header"],
-            scopes_supported: rules.scopes.iter().collect(),
+            scopes_supported: scopes.iter().collect(),
             resource_name: &tenant.name,
         };
         let body = Bytes::from(serde_json::to_vec(&metadata).ok()?);

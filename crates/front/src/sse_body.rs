@@ -16,6 +16,7 @@ use crate::drain::Present;
 use crate::exchange::Exchange;
 use crate::lapse::Lapse;
 use crate::metrics::{GaugeGuard, STREAMS};
+use crate::permissions::Grant;
 use crate::pieces::{PIECE_BYTES, Pieces};
 
 /// A chunk is written once it has this length, even if more is ready.
@@ -35,6 +36,8 @@ pub(crate) struct SseBody {
     carries_all: bool,
     /// The end of the client's credential.
     lapse: Lapse,
+    /// What the client may see; `None`: everything.
+    grant: Option<Box<Grant>>,
     exchange: Exchange,
     _open: GaugeGuard,
     _present: Present,
@@ -66,7 +69,7 @@ impl SseBody {
         replies: ReplyStream,
         present: Present,
         mut exchange: Exchange,
-        lapse: Lapse,
+        (lapse, grant): (Lapse, Option<Box<Grant>>),
     ) -> Self {
         exchange.status(200);
         Self {
@@ -76,6 +79,7 @@ impl SseBody {
             end: End::Open,
             carries_all: false,
             lapse,
+            grant,
             exchange,
             _open: GaugeGuard::new(&STREAMS),
             _present: present,
@@ -130,7 +134,10 @@ impl SseBody {
         }
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
             match self.replies.poll_next(context) {
-                Poll::Ready(Some(ReplyEvent::Frame(frame))) => {
+                Poll::Ready(Some(ReplyEvent::Frame(mut frame))) => {
+                    if let (Some(grant), Frame::Message { data, .. }) = (&self.grant, &mut frame) {
+                        *data = grant.filter(std::mem::take(data));
+                    }
                     if let Frame::Message { data, .. } = &frame
                         && !self.carries_all
                     {

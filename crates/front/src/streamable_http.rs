@@ -20,7 +20,9 @@ use crate::body::Body;
 use crate::drain::Present;
 use crate::exchange::Exchange;
 use crate::front_request::{FrontRequest, Service};
+use crate::permissions::NotPermitted;
 use crate::refusal::Refused;
+use crate::route::Endpoint;
 use crate::sse_body::SseBody;
 
 /// The value of `Allow` (GET-02).
@@ -63,6 +65,19 @@ async fn post(
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     request.exchange.of_session(&session);
+    let body = match service.permitted(request, body) {
+        Ok(body) => body,
+        Err(NotPermitted::Needs(scopes, id)) => {
+            return Err(service.step_up(request, Endpoint::Mcp, &scopes).of(id));
+        }
+        // Any other status than 200 ends some clients.
+        Err(NotPermitted::Refused(rejection)) if rejection.id.is_some() => {
+            request.exchange.end_as(Outcome::Error);
+            request.exchange.refused(rejection.code.number());
+            return Ok(json(protocol::Response::rejecting(&rejection).raw().clone()));
+        }
+        Err(NotPermitted::Refused(rejection)) => return Err(Refused::not_permitted(rejection)),
+    };
     let mirrored = mirrored(request);
     let caller = request.caller(session);
     let replies = service.handle.post(&caller, body, mirrored);
@@ -180,6 +195,7 @@ async fn await_response(
     request.exchange.served(&replies);
     match first {
         Some(ReplyEvent::Answer(answer)) => {
+            let answer = visible(request, answer);
             note_answer(request.exchange, &answer);
             let response = response_of(answer, session)?;
             request.accepted();
@@ -192,7 +208,7 @@ async fn await_response(
                 replies,
                 Present::new(&service.drain),
                 exchange,
-                service.lapse(request),
+                service.validity(request),
             );
             Ok(events(body, session.filter(|_| welcome)))
         }
@@ -218,6 +234,18 @@ fn charged(response: Response<Body>, replies: &ReplyStream) -> Response<Body> {
         Body::Whole(pieces) => Body::Whole(pieces.charged(|bytes| replies.charge(bytes))),
         other => other,
     })
+}
+
+/// The answer as its client may see it.
+fn visible(request: &FrontRequest<'_>, answer: Answer) -> Answer {
+    let Some(grant) = &request.credential.grant else { return answer };
+    match answer {
+        Answer::Json(message) => Answer::Json(grant.filter(message)),
+        Answer::Array(messages) => {
+            Answer::Array(messages.into_iter().map(|message| grant.filter(message)).collect())
+        }
+        other => other,
+    }
 }
 
 fn note_answer(exchange: &mut Exchange, answer: &Answer) {

@@ -11,9 +11,11 @@ pub mod header_params;
 mod id;
 mod initialize;
 mod lines;
+mod lists;
 mod message;
 mod method;
 mod mirrored;
+mod named;
 pub mod payload;
 mod raw;
 mod revision;
@@ -28,8 +30,10 @@ pub use initialize::{
     kept_initialize_params, with_protocol_version,
 };
 pub use lines::{Line, LineSplitter};
+pub use lists::{Listed, without_entries};
 pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
 pub use method::Method;
 pub use mirrored::Mirrored;
+pub use named::{Ambiguous, Named, named};
 pub use revision::Revision;
 pub use session_id::SessionId;

@@ -24,7 +24,11 @@ pub(crate) struct NewKey {
 
 impl NewKey {
     /// A key of 32 random bytes.
-    pub(crate) fn make(subject: Option<&str>, days: Option<u32>) -> anyhow::Result<Self> {
+    pub(crate) fn make(
+        subject: Option<&str>,
+        days: Option<u32>,
+        scopes: Vec<String>,
+    ) -> anyhow::Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).context("the system returned no random bytes")?;
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -34,7 +38,7 @@ impl NewKey {
             Some(days) => after(SystemTime::now(), days)?,
         };
         let subject = subject.unwrap_or_default().to_owned();
-        let settings = KeySettings { subject, expires, ..KeySettings::of_key(&key) };
+        let settings = KeySettings { subject, expires, scopes, ..KeySettings::of_key(&key) };
         Ok(Self { key, settings })
     }
 
@@ -51,12 +55,15 @@ impl NewKey {
 
     /// The table of this key, as TOML.
     pub(crate) fn toml(&self, tenant: &str, name: &str) -> String {
-        let KeySettings { sha256, subject, expires } = &self.settings;
+        let KeySettings { sha256, subject, expires, scopes } = &self.settings;
         let mut table = format!("\n[tenants.{tenant}.keys.{name}]\n");
         for (key, value) in [("sha256", sha256), ("subject", subject), ("expires", expires)] {
             if !value.is_empty() {
                 table += &format!("{key} = {}\n", toml::Value::String(value.clone()));
             }
+        }
+        if !scopes.is_empty() {
+            table += &format!("scopes = {}\n", toml::Value::from(scopes.clone()));
         }
         table
     }
@@ -107,7 +114,8 @@ mod tests {
 
     #[test]
     fn keys_differ_and_the_table_has_the_hash_alone() {
-        let [one, other] = [0, 1].map(|_| NewKey::make(Some("ada"), Some(30)).unwrap());
+        let [one, other] =
+            [0, 1].map(|_| NewKey::make(Some("ada"), Some(30), vec!["read".into()]).unwrap());
         assert_ne!(one.key, other.key);
         assert_eq!(one.key.len(), KEY_PREFIX.len() + 64);
         let table = one.toml("acme", "ada-2");
@@ -116,6 +124,7 @@ mod tests {
         let written = &read["tenants"]["acme"]["keys"]["ada-2"];
         assert_eq!(written["sha256"].as_str(), Some(&*KeySettings::of_key(&one.key).sha256));
         assert_eq!(written["subject"].as_str(), Some("ada"));
+        assert_eq!(written["scopes"][0].as_str(), Some("read"));
     }
 
     #[test]

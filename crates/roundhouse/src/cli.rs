@@ -246,6 +246,9 @@ pub struct Key {
     /// The key ends after so many days; without this option it does not end.
     #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: Option<u32>,
+    /// A scope of the client, for the rules in `[tenants.TENANT.permissions]`; may be repeated.
+    #[arg(long, value_name = "SCOPE")]
+    pub scope: Vec<String>,
     /// The settings file (TOML). Its comments and its order stay.
     #[arg(long, value_name = "FILE", default_value = "roundhouse.toml")]
     pub into: PathBuf,

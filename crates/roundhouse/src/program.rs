@@ -225,7 +225,7 @@ fn key(key: &Key) -> anyhow::Result<()> {
     if name.is_empty() || !name.chars().all(is_plain) {
         bail!("the name of a key has letters of ASCII, digits, `-` and `_` only; write another");
     }
-    let new = NewKey::make(key.subject.as_deref(), key.days)?;
+    let new = NewKey::make(key.subject.as_deref(), key.days, key.scope.clone())?;
     new.check(tenant, name)?;
     if key.print {
         let table = format!("write this into the settings:\n{}", new.toml(tenant, name));

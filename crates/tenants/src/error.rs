@@ -85,6 +85,28 @@ pub enum Error {
         /// What to write instead.
         remedy: &'static str,
     },
+    /// A tenant has too many rules.
+    #[error("`tenants.{name}.permissions` has more than {max} rules; join some of them")]
+    TooManyRules {
+        /// The tenant.
+        name: String,
+        /// The maximum number.
+        max: usize,
+    },
+    /// A value of a rule is wrong.
+    #[error("`tenants.{tenant}.permissions.{name}.{key}` has {written:?}; {remedy}")]
+    Permission {
+        /// The tenant.
+        tenant: String,
+        /// The name of the rule.
+        name: String,
+        /// The key.
+        key: &'static str,
+        /// The value.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
     /// An allowed origin cannot equal an origin that a browser sends.
     #[error("`tenants.{name}.allowed_origins` has {written:?}, which no browser sends; {remedy}")]
     Origin {
@@ -185,6 +207,19 @@ pub enum Error {
         name: String,
         /// The most characters.
         max: usize,
+    },
+    /// A scope of a key is no scope.
+    #[error(
+        "`tenants.{tenant}.keys.{name}.scopes` has {written:?}; write each scope as a word of its own, as \
+         in [\"mcp\", \"tools\"]"
+    )]
+    KeyScope {
+        /// The tenant.
+        tenant: String,
+        /// The name of the key.
+        name: String,
+        /// The text.
+        written: String,
     },
     /// The end of a key is not a time.
     #[error(

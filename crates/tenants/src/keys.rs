@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::{Error, Principal};
+use crate::scopes::is_scope;
+use crate::{Error, Principal, Scopes};
 
 /// The beginning of each key, by which people and scanners of secrets recognise it.
 pub const KEY_PREFIX: &str = "rhk_";
@@ -33,6 +34,8 @@ pub struct KeySettings {
     pub subject: String,
     /// When the key ends, as a time of RFC 3339. Empty: never.
     pub expires: String,
+    /// The scopes of clients with the key, for the rules in `permissions`.
+    pub scopes: Vec<String>,
 }
 
 impl KeySettings {
@@ -50,6 +53,8 @@ pub struct Key {
     pub principal: Principal,
     /// When the key ends.
     pub expires: Option<SystemTime>,
+    /// The scopes of the client.
+    pub scopes: Scopes,
 }
 
 /// Why a presented key is not accepted.
@@ -131,6 +136,13 @@ fn read(tenant: &str, name: &str, written: &KeySettings) -> Result<(KeyDigest, K
         let (tenant, name) = at();
         wrong.push(Error::KeySubject { tenant, name, max: SUBJECT_MAX });
     }
+    for scope in written.scopes.iter().filter(|scope| !is_scope(scope)) {
+        let (tenant, name) = at();
+        // An operator may have written the key there.
+        let is_key = scope.contains(KEY_PREFIX);
+        let written = if is_key { "a key" } else { scope }.to_owned();
+        wrong.push(Error::KeyScope { tenant, name, written });
+    }
     let digest = hexadecimal(&written.sha256);
     if digest.is_none() {
         let (tenant, name) = at();
@@ -158,7 +170,8 @@ fn read(tenant: &str, name: &str, written: &KeySettings) -> Result<(KeyDigest, K
         Some(digest) if wrong.is_empty() => {
             // The prefix keeps the subjects of keys apart from those of other kinds of credentials.
             let principal = Principal::named(&format!("key:{subject}"));
-            Ok((KeyDigest(digest), Key { principal, expires }))
+            let scopes = Scopes::of(written.scopes.iter().map(String::as_str));
+            Ok((KeyDigest(digest), Key { principal, expires, scopes }))
         }
         _ => Err(wrong),
     }

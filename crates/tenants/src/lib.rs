@@ -11,6 +11,8 @@ mod keys;
 mod name;
 mod oauth;
 mod origin;
+mod pattern;
+mod permissions;
 mod scopes;
 mod settings;
 mod table;
@@ -24,6 +26,7 @@ pub use error::Error;
 pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
+pub use permissions::{Judgement, Kind, PermissionSettings, Permissions};
 pub use scopes::Scopes;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
@@ -53,6 +56,8 @@ pub struct Tenant {
     pub name: Arc<str>,
     /// Who may use the endpoint.
     pub access: Access,
+    /// What clients may do; `None`: everything.
+    pub permissions: Option<Arc<Permissions>>,
     /// Host names at which the endpoint is served without the tenant's name, in lower case.
     pub hosts: Vec<String>,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
@@ -75,17 +80,16 @@ impl Tenant {
         let hosts = settings.hosts.iter().map(|written| host::check(name, written));
         let checks = checks.into_iter().chain(hosts).chain(origins).chain(headers);
         let mut wrong: Vec<Error> = checks.filter_map(Result::err).collect();
-        let access = match settings.access(name) {
-            Ok(access) if wrong.is_empty() => access,
-            Ok(_) => return Err(wrong),
-            Err(more) => {
-                wrong.extend(more);
-                return Err(wrong);
-            }
+        let permissions = Permissions::new(name, &settings.permissions);
+        let permissions = permissions.map_err(|more| wrong.extend(more));
+        let access = settings.access(name).map_err(|more| wrong.extend(more));
+        let (Ok(access), Ok(permissions), true) = (access, permissions, wrong.is_empty()) else {
+            return Err(wrong);
         };
         Ok(Self {
             name: name.into(),
             access,
+            permissions: permissions.map(Arc::new),
             hosts: settings.hosts.clone(),
             allowed_origins: settings.allowed_origins.clone(),
             cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
@@ -102,6 +106,7 @@ impl Tenant {
         Self {
             name,
             access: Access::Authenticated(Credentials::default()),
+            permissions: None,
             hosts: Vec::new(),
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),

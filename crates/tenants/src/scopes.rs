@@ -31,6 +31,11 @@ impl Scopes {
         needed.iter().all(|scope| self.has(scope))
     }
 
+    /// The scopes of both sets.
+    pub fn union(&self, other: &Self) -> Self {
+        Self::of(self.iter().chain(other.iter()))
+    }
+
     /// The scopes in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|scope| &**scope)

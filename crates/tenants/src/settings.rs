@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Access, Auth, Credentials, Error, KEY_PREFIX, KeySettings, Keys, OauthRules, OauthSettings,
+    PermissionSettings,
 };
 
 /// The settings of a tenant.
@@ -20,6 +21,8 @@ pub struct Settings {
     pub keys: BTreeMap<String, KeySettings>,
     /// The tokens with which clients authenticate, if `auth` has `"oauth"`.
     pub oauth: OauthSettings,
+    /// Rules that say what clients may do, by name. Without any they may do everything.
+    pub permissions: BTreeMap<String, PermissionSettings>,
     /// Host names at which the endpoint is also served, at `/mcp` without the name of the tenant.
     pub hosts: Vec<String>,
     /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
@@ -193,6 +196,7 @@ mod tests {
             auth: None,
             keys: BTreeMap::new(),
             oauth: OauthSettings::default(),
+            permissions: BTreeMap::new(),
             hosts: vec!["*.example".into()],
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
             cors_headers: vec!["*".into(), "x-fine".into()],

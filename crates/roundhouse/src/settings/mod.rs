@@ -156,6 +156,9 @@ impl Settings {
         shape::leaves("tenants.*", &actors::Care::default(), &mut keys);
         keys.remove("tenants.*.keys");
         shape::leaves("tenants.*.keys.*", &tenants::KeySettings::default(), &mut keys);
+        keys.remove("tenants.*.permissions");
+        let rule = tenants::PermissionSettings::default();
+        shape::leaves("tenants.*.permissions.*", &rule, &mut keys);
         keys.insert("tenants.*.backends.*.kind".into(), serde_json::Value::Null);
         shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
         shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
@@ -210,8 +213,10 @@ impl Settings {
     fn shape() -> Shape {
         let backends = Shape::Named(Box::new(Shape::Kinds(BackendSettings::shapes())));
         let key = Shape::of(&tenants::KeySettings::default());
+        let rule = Shape::of(&tenants::PermissionSettings::default());
         let tenant = Shape::of(&tenants::Settings::default())
             .with("keys", Shape::Named(Box::new(key)))
+            .with("permissions", Shape::Named(Box::new(rule)))
             .with("rerun", Shape::Text)
             .with("idle_stop_secs", Shape::Number)
             .with("backends", backends);

@@ -1,0 +1,161 @@
+//! What a request is about: the tool, prompt or resource that it names, as every parser reads it.
+//!
+//! A decision about a name holds only if the server reads the same name. Parsers differ in which of two
+//! members of one name they take, and some ignore case. So a request that they could read in two ways
+//! names nothing.
+
+use std::borrow::Cow;
+
+use crate::raw::Object;
+use crate::{Message, Method};
+
+/// What a message is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named<'a> {
+    /// A tool, by its name.
+    Tool(Cow<'a, str>),
+    /// A prompt, by its name.
+    Prompt(Cow<'a, str>),
+    /// A resource, by its URI or the template of its URI.
+    Resource(Cow<'a, str>),
+    /// A method that is none of MCP's.
+    Method(&'a str),
+    /// Nothing of these: a method of MCP that names none of them, or a response.
+    Nothing,
+}
+
+/// A message that parsers could read in two ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the message names what it is about twice, or not at all; send each member once")]
+pub struct Ambiguous;
+
+/// What a message is about.
+pub fn named<'a>(message: &'a Message) -> Result<Named<'a>, Ambiguous> {
+    let (method, raw) = match message {
+        Message::Request(request) => (&request.method, request.raw()),
+        Message::Notification(notification) => (&notification.method, notification.raw()),
+        Message::Response(_) => return Ok(Named::Nothing),
+    };
+    let envelope = Object::read(raw).filter(is_clear).ok_or(Ambiguous)?;
+    let (key, of): (_, fn(Cow<'a, str>) -> Named<'a>) = match method {
+        Method::ToolsCall => ("name", Named::Tool),
+        Method::PromptsGet => ("name", Named::Prompt),
+        Method::ResourcesRead | Method::Subscribe | Method::Unsubscribe => ("uri", Named::Resource),
+        Method::Complete => return completed(&envelope),
+        Method::Other(method) => return Ok(Named::Method(method)),
+        _ => return Ok(Named::Nothing),
+    };
+    let params = envelope.get("params").ok_or(Ambiguous)?;
+    let params = clear(params)?;
+    text(&params, key).map(of).ok_or(Ambiguous)
+}
+
+/// The prompt or the resource whose argument is completed.
+fn completed<'a>(envelope: &Object<'a>) -> Result<Named<'a>, Ambiguous> {
+    let params = clear(envelope.get("params").ok_or(Ambiguous)?)?;
+    let reference = clear(params.get("ref").ok_or(Ambiguous)?)?;
+    match (text(&reference, "name"), text(&reference, "uri")) {
+        (Some(name), None) => Ok(Named::Prompt(name)),
+        (None, Some(uri)) => Ok(Named::Resource(uri)),
+        _ => Err(Ambiguous),
+    }
+}
+
+fn clear(json: &str) -> Result<Object<'_>, Ambiguous> {
+    Object::read(json.as_bytes()).filter(is_clear).ok_or(Ambiguous)
+}
+
+/// Whether no two members have names that differ in case at most.
+fn is_clear(object: &Object<'_>) -> bool {
+    let mut names: Vec<String> =
+        object.members.iter().map(|(name, _)| name.to_lowercase()).collect();
+    names.sort_unstable();
+    let has_two = names.windows(2).any(|pair| pair[0] == pair[1]);
+    // Some parsers take a member in another case for the one that they look for.
+    let is_known = |name: &&str| ["method", "params", "id", "name", "uri", "ref"].contains(name);
+    let differs = object.members.iter().any(|(name, _)| {
+        let lower = name.to_lowercase();
+        **name != *lower && is_known(&lower.as_str())
+    });
+    !has_two && !differs
+}
+
+fn text<'a>(object: &Object<'a>, key: &str) -> Option<Cow<'a, str>> {
+    let value = object.get(key)?;
+    match value.strip_prefix('"')?.strip_suffix('"')? {
+        plain if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
+        _ => serde_json::from_str(value).ok().map(Cow::Owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{Body, Limits, parse};
+
+    fn message(text: &str) -> Message {
+        match parse(Bytes::from(text.to_owned()), &Limits::default()) {
+            Ok(Body::One(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn of(method: &str, params: &str) -> Message {
+        message(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#))
+    }
+
+    #[test]
+    fn each_request_names_what_it_is_about() {
+        let name = |text: &'static str| Cow::Borrowed(text);
+        for (method, params, expected) in [
+            ("tools/call", r#"{"arguments":{"name":"b"},"name":"a"}"#, Named::Tool(name("a"))),
+            ("tools/call", r#"{"n\u0061me":"\u0061"}"#, Named::Tool(name("a"))),
+            ("prompts/get", r#"{"name":"a"}"#, Named::Prompt(name("a"))),
+            ("resources/read", r#"{"uri":"x:/a"}"#, Named::Resource(name("x:/a"))),
+            ("resources/subscribe", r#"{"uri":"x:/a"}"#, Named::Resource(name("x:/a"))),
+            (
+                "completion/complete",
+                r#"{"ref":{"type":"ref/prompt","name":"a"},"argument":{"name":"b"}}"#,
+                Named::Prompt(name("a")),
+            ),
+            (
+                "completion/complete",
+                r#"{"ref":{"type":"ref/resource","uri":"x:/{a}"}}"#,
+                Named::Resource(name("x:/{a}")),
+            ),
+            ("tools/list", "{}", Named::Nothing),
+            ("x/own", r#"{"name":"a"}"#, Named::Method("x/own")),
+        ] {
+            assert_eq!(named(&of(method, params)), Ok(expected), "{method} {params}");
+        }
+        let response = message(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert_eq!(named(&response), Ok(Named::Nothing));
+    }
+
+    #[test]
+    fn what_parsers_could_read_in_two_ways_names_nothing() {
+        for params in [
+            r#"{"name":"a","name":"b"}"#,
+            r#"{"name":"a","n\u0061me":"b"}"#,
+            r#"{"name":"a","NAME":"b"}"#,
+            r#"{"Name":"a"}"#,
+            r#"{"name":["a"]}"#,
+            r#"{"name":7}"#,
+            "{}",
+        ] {
+            assert_eq!(named(&of("tools/call", params)), Err(Ambiguous), "{params}");
+        }
+        // Two members of exactly one name in the envelope are no message at all.
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","METHOD":"tools/call","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#,
+        ] {
+            assert_eq!(named(&message(text)), Err(Ambiguous), "{text}");
+        }
+        let both = r#"{"ref":{"name":"a","uri":"x:/a"}}"#;
+        assert_eq!(named(&of("completion/complete", both)), Err(Ambiguous));
+    }
+}
