@@ -59,6 +59,17 @@ impl Issuer {
         Ok(signed["token"].as_str().context("no token")?.to_owned())
     }
 
+    /// Makes a token as an attacker does. `wanted` has a `header`, and `by`: what it is signed with.
+    pub async fn forge(&self, wanted: Value) -> Result<String> {
+        let forged = self.ask("forge", wanted).await?;
+        Ok(forged["token"].as_str().context("no token")?.to_owned())
+    }
+
+    /// Has each introspection take so long.
+    pub async fn be_slow(&self, ms: u64) -> Result<()> {
+        self.ask("slow", json!({ "ms": ms })).await.map(drop)
+    }
+
     /// Makes a key, and publishes it.
     pub async fn add_key(&self, alg: &str, kid: &str) -> Result<()> {
         let crv = (alg == "EdDSA").then_some("Ed25519");

@@ -384,7 +384,8 @@ async fn sdk_clients_sign_in() -> Result<()> {
     let issuer = Issuer::provider("mcp", 600).await?;
     let settings = Protected::by(&issuer.url, "scopes = ['mcp']")?;
     let node = settings.start()?;
-    for program in [Program::TypeScript1, Program::TypeScript2] {
+    let programs = [Program::TypeScript1, Program::TypeScript2, Program::Python1, Program::Python2];
+    for program in programs {
         let seen = program.play_signed_in(&node.demo(), "tour").await?;
         let redirected = seen.one("redirected")?;
         ensure!(redirected["resource"] == settings.endpoint(), "{redirected}");

@@ -10,8 +10,12 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import scenarios  # noqa: E402
+import sign_in  # noqa: E402
 from mcp import ClientSession, McpError, types  # noqa: E402
+from mcp.client.auth import OAuthClientProvider  # noqa: E402
 from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+from mcp.shared._httpx_utils import create_mcp_http_client  # noqa: E402
+from mcp.shared.auth import OAuthClientMetadata  # noqa: E402
 
 
 class Kit:
@@ -47,7 +51,10 @@ async def elicit(context, params):
 
 async def main(url, name):
     callbacks = dict(sampling_callback=sample, elicitation_callback=elicit, logging_callback=scenarios.log)
-    async with streamable_http_client(url) as (read, write, session_id):
+    back = lambda back: (back["code"], back.get("state"))  # noqa: E731
+    auth = sign_in.provider(url, OAuthClientProvider, OAuthClientMetadata, back)
+    client = create_mcp_http_client(auth=auth) if auth else None
+    async with streamable_http_client(url, http_client=client) as (read, write, session_id):
         async with ClientSession(read, write, **callbacks) as session:
             welcome = await session.initialize()
             scenarios.saw("connected", revision=welcome.protocolVersion, session=session_id(),

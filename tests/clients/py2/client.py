@@ -10,7 +10,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import mcp_types as types  # noqa: E402
 import scenarios  # noqa: E402
+import sign_in  # noqa: E402
 from mcp import Client, MCPError  # noqa: E402
+from mcp.client.auth import OAuthClientProvider  # noqa: E402
+from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+from mcp.shared._httpx_utils import create_mcp_http_client  # noqa: E402
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata  # noqa: E402
 
 
 class Kit:
@@ -42,7 +47,9 @@ async def elicit(context, params):
 
 async def main(url, name):
     callbacks = dict(sampling_callback=sample, elicitation_callback=elicit, logging_callback=scenarios.log)
-    async with Client(url, **callbacks) as session:
+    auth = sign_in.provider(url, OAuthClientProvider, OAuthClientMetadata, lambda back: AuthorizationCodeResult(**back))
+    server = streamable_http_client(url, http_client=create_mcp_http_client(auth=auth)) if auth else url
+    async with Client(server, **callbacks) as session:
         scenarios.saw("connected", revision=session.protocol_version, server=session.server_info.name)
         await scenarios.ALL[name](session, Kit)
     scenarios.saw("terminated")

@@ -1,7 +1,9 @@
 // An issuer that signs what a test asks for: `mock.mjs`. Prints its URL and that of its controls.
+import { createHmac, createPublicKey, sign } from 'node:crypto';
 import { createServer } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
 
-import { CompactSign, importJWK } from 'jose';
+import { CompactSign, exportJWK, generateKeyPair, importJWK } from 'jose';
 import { OAuth2Server } from 'oauth2-mock-server';
 
 const server = new OAuth2Server();
@@ -13,6 +15,7 @@ server.issuer.url = `http://127.0.0.1:${server.address().port}`;
 // such a request, so the answer is made here.
 const opaque = new Map();
 let introspections = 0;
+let slowness = 0;
 const introspect = (request, text) => {
     introspections += 1;
     const credentials = Buffer.from('node:s%2Becret').toString('base64');
@@ -37,8 +40,31 @@ const controls = {
         token.setProtectedHeader({ ...head, alg: jwk.alg });
         return { token: await token.sign(await importJWK(jwk, jwk.alg), { crit }) };
     },
+    // Makes a token as an attacker does: with this header, and signed with nothing, with a public key of the
+    // issuer as a secret, or with a key of the attacker's own, which the header may name.
+    '/forge': async ({ header, claims = {}, by }) => {
+        const now = Math.floor(Date.now() / 1000);
+        const payload = { iss: server.issuer.url, sub: 'ada', iat: now, exp: now + 3600, ...claims };
+        const encoded = (value) => Buffer.from(JSON.stringify(value)).toString('base64url');
+        const jwk = server.issuer.keys.toJSON().find((key) => key.kid === 'rs');
+        const own = await generateKeyPair('RS256');
+        const head = header.jwk === 'own' ? { ...header, jwk: await exportJWK(own.publicKey) } : header;
+        const signed = `${encoded(head)}.${encoded(payload)}`;
+        const spki = createPublicKey({ key: jwk, format: 'jwk' }).export({ type: 'spki', format: 'pem' });
+        const hmac = (secret) => createHmac('sha256', secret).update(signed).digest('base64url');
+        const signatures = {
+            nothing: () => '',
+            pem: () => hmac(spki),
+            modulus: () => hmac(Buffer.from(jwk.n, 'base64url')),
+            empty: () => hmac(''),
+            own: () => sign('sha256', signed, own.privateKey).toString('base64url'),
+        };
+        return { token: `${signed}.${signatures[by]()}` };
+    },
     // What introspection says of a token.
     '/opaque': ({ token, says }) => void opaque.set(token, says),
+    // How long introspection takes, in milliseconds.
+    '/slow': ({ ms }) => void (slowness = ms),
     '/count': () => ({ introspections }),
     // The keys, as they are published.
     '/published': () => ({ keys: server.issuer.keys.toJSON() }),
@@ -49,6 +75,7 @@ const control = createServer(async (request, response) => {
     for await (const piece of request) text += piece;
     if (request.url === '/introspect') {
         const answer = introspect(request, text);
+        await sleep(slowness);
         response.writeHead(answer ? 200 : 401);
         response.end(JSON.stringify(answer ?? {}));
         return;
