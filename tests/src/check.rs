@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use reqwest::Response;
 use serde_json::Value;
+use sha2::Digest as _;
 
 /// The id that an error must have.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,4 +57,9 @@ pub fn status(response: &Response, status: u16) -> Result<()> {
 pub fn header<'a>(response: &'a Response, name: &str) -> Result<&'a str> {
     let value = response.headers().get(name);
     Ok(value.ok_or_else(|| anyhow::anyhow!("no {name} in {:?}", response.headers()))?.to_str()?)
+}
+
+/// The SHA-256 of a text, as 64 hexadecimal digits: what the settings have of a key.
+pub fn sha256(text: &str) -> String {
+    sha2::Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -287,7 +287,7 @@ async fn keys_and_tokens_count_at_the_same_endpoint() -> Result<()> {
     let mut settings = Protected::by(&issuer.url, "")?;
     settings.text = settings.text.replace("auth = 'oauth'", "auth = ['keys', 'oauth']");
     let key = format!("rhk_{}", "1".repeat(64));
-    let sha256 = sha256(&key)?;
+    let sha256 = check::sha256(&key);
     settings.text += &format!("\n[tenants.demo.keys.ada]\nsha256 = '{sha256}'\n");
     let node = settings.start()?;
     let by_key = opened(&node, &key).await?;
@@ -301,14 +301,6 @@ async fn keys_and_tokens_count_at_the_same_endpoint() -> Result<()> {
     let (status, _) = refusal(&node, &format!("rhk_{}", "2".repeat(64))).await?;
     ensure!(status == 401, "{status}");
     Ok(())
-}
-
-fn sha256(text: &str) -> Result<String> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("text");
-    std::fs::write(&file, text)?;
-    let output = std::process::Command::new("sha256sum").arg(file).output()?;
-    Ok(String::from_utf8(output.stdout)?.split(' ').next().context("no digest")?.to_owned())
 }
 
 #[tokio::test]

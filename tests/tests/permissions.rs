@@ -19,7 +19,7 @@ struct Ruled {
 }
 
 impl Ruled {
-    fn new(more: &str) -> Result<Self> {
+    fn new() -> Self {
         let [reader, writer] = ["1", "2"].map(|digit| format!("rhk_{}", digit.repeat(64)));
         let text = format!(
             "[tenants.demo]
@@ -43,26 +43,15 @@ impl Ruled {
              tools = ['*']
              prompts = ['*']
              resources = ['*']
-             {more}
              [tenants.demo.backends.main]
              kind = 'native'
              name = 'everything'
             ",
-            sha256(&reader)?,
-            sha256(&writer)?
+            check::sha256(&reader),
+            check::sha256(&writer)
         );
-        Ok(Self { reader, writer, text })
+        Self { reader, writer, text }
     }
-}
-
-fn sha256(text: &str) -> Result<String> {
-    use std::io::Write as _;
-    let mut command = std::process::Command::new("sha256sum");
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut process = command.spawn()?;
-    process.stdin.take().context("no stdin")?.write_all(text.as_bytes())?;
-    let output = String::from_utf8(process.wait_with_output()?.stdout)?;
-    Ok(output.split(' ').next().context("no digest")?.to_owned())
 }
 
 async fn opened(node: &Node, key: &str) -> Result<Client> {
@@ -87,7 +76,7 @@ async fn names(client: &Client, method: &str, list: &str, key: &str) -> Result<V
 
 #[tokio::test]
 async fn a_client_sees_in_lists_what_it_may_use_and_nothing_else() -> Result<()> {
-    let settings = Ruled::new("")?;
+    let settings = Ruled::new();
     let node = Node::start(&Setup::config(&settings.text))?;
     let (reader, writer) =
         (opened(&node, &settings.reader).await?, opened(&node, &settings.writer).await?);
@@ -110,7 +99,7 @@ async fn a_client_sees_in_lists_what_it_may_use_and_nothing_else() -> Result<()>
 
 #[tokio::test]
 async fn what_a_client_may_not_use_is_not_there_for_it() -> Result<()> {
-    let settings = Ruled::new("")?;
+    let settings = Ruled::new();
     let node = Node::start(&Setup::config(&settings.text))?;
     let reader = opened(&node, &settings.reader).await?;
     let writer = opened(&node, &settings.writer).await?;
@@ -161,7 +150,7 @@ async fn what_a_client_may_not_use_is_not_there_for_it() -> Result<()> {
 
 #[tokio::test]
 async fn each_member_of_a_batch_is_judged_by_itself() -> Result<()> {
-    let settings = Ruled::new("")?;
+    let settings = Ruled::new();
     let node = Node::start(&Setup::config(&settings.text))?;
     let client = Client::new(node.demo(), "2025-03-26").with_key(&settings.reader);
     let reader = client.opened(json!({})).await?;
@@ -198,7 +187,7 @@ async fn each_member_of_a_batch_is_judged_by_itself() -> Result<()> {
 
 #[tokio::test]
 async fn another_node_and_a_resumed_stream_show_no_more() -> Result<()> {
-    let settings = Ruled::new("")?;
+    let settings = Ruled::new();
     let setup = Setup::config(&settings.text);
     let cluster = Recorded::start([setup.clone(), setup]).await?;
     let client = Client::new(cluster.node(0)?.demo(), "2025-03-26").with_key(&settings.reader);
@@ -240,7 +229,7 @@ async fn another_node_and_a_resumed_stream_show_no_more() -> Result<()> {
 #[tokio::test]
 async fn a_token_that_lacks_a_scope_is_told_which_ones_to_get() -> Result<()> {
     let issuer = Issuer::mock().await?;
-    let (settings, listen) = (Ruled::new("")?, format!("127.0.0.1:{}", port()?));
+    let (settings, listen) = (Ruled::new(), format!("127.0.0.1:{}", port()?));
     let base = format!("http://{listen}");
     let oauth = format!(
         "[tenants.demo.oauth]\nissuer = '{}'\nscopes = ['mcp']\n[tenants.demo.permissions.all]",

@@ -153,24 +153,24 @@ fn grant(tenant: &Tenant, scopes: &Scopes, can_step_up: bool) -> Option<Box<Gran
 
 fn of_identity(
     tenant: &Tenant,
-    rules: &Arc<OauthRules>,
+    rules: &OauthRules,
     identity: &Identity,
 ) -> Result<Credential, Unauthenticated> {
     if !identity.scopes.has_all(&rules.scopes) {
         return Err(Unauthenticated::Scope(rules.scopes.clone()));
     }
-    let (rules, expires) = (Arc::clone(rules), identity.expires);
     // The identity belongs to this worker, so each request may count the principal.
     let principal = identity.principal.clone();
     let grant = grant(tenant, &identity.scopes, true);
-    Ok(Credential { principal, accepted: Accepted::Token { rules, expires }, grant })
+    Ok(Credential { principal, accepted: Accepted::Token { expires: identity.expires }, grant })
 }
 
 impl Credential {
     /// Resolves when the credential does not count any more.
     pub(crate) fn lapse(&self, lapses: &Lapses, tenant: &Tenant) -> Lapse {
+        let rules = tenant.access.oauth().cloned();
         let (tenant, principal) = (Arc::clone(&tenant.name), self.principal.clone());
-        lapses.lapse(Validity { tenant, principal, accepted: self.accepted.clone() })
+        lapses.lapse(Validity { tenant, principal, accepted: self.accepted, rules })
     }
 }
 

@@ -9,14 +9,15 @@ use actix_http::{ConnectionType, Method, Request, RequestHead, Response, header}
 use actors::Handle;
 use budget::Budget;
 use identity::Tokens;
-use tenants::{Access, Tenant, Tenants, TenantsOfThread};
+use telemetry::Outcome;
+use tenants::{Tenant, Tenants, TenantsOfThread};
 
 use crate::authentication::{Authentication, Credential, Found, Unauthenticated};
 use crate::body::Body;
 use crate::collecting::Collecting;
 use crate::cors::AllowedHeaders;
 use crate::drain::{Drain, Present};
-use crate::exchange::{Exchanges, Reporting};
+use crate::exchange::{Exchange, Exchanges, Reporting};
 use crate::front_request::{FrontRequest, Service};
 use crate::head_timeout::{HeadProgress, Serving};
 use crate::heads::Heads;
@@ -86,12 +87,21 @@ impl Front {
         let connection = HeadProgress::of(&request).map(Rc::as_ref);
         let is_ambiguous = connection.is_some_and(HeadProgress::is_ambiguous);
         let head = request.head();
-        if let Some(response) = self.document(head, is_ambiguous) {
-            metrics::count_response(None, &head.method, response.status());
-            return Ok(response);
-        }
         let (tenant, endpoint) = self.find(head);
         let mut exchange = self.exchanges.begin(&head.method, endpoint, tenant.as_ref());
+        if endpoint.is_none()
+            && let Some((document, path)) =
+                route::find_document(head.uri.path(), self.service.urls.path())
+        {
+            let served = self.document(head, document, path, is_ambiguous);
+            let response = served.unwrap_or_else(|refused| {
+                exchange.refused(refused.rejection().code.number());
+                refused.unread(payload).into_response()
+            });
+            exchange.end(Outcome::Accepted);
+            let response = resource::public(&head.method, response);
+            return Ok(self.complete(head, None, response, exchange, is_ambiguous));
+        }
         let origin;
         let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
             Err(refused) => {
@@ -129,7 +139,7 @@ impl Front {
                         self.preflight(methods, heads.preflight_headers, None)
                     }
                     _ => {
-                        let refused = Refused::unknown_path(&self.service.public_path);
+                        let refused = Refused::unknown_path(self.service.urls.path());
                         exchange.refused(refused.rejection().code.number());
                         refused.unread(payload).into_response()
                     }
@@ -143,6 +153,18 @@ impl Front {
         if head.method != Method::POST || !response.status().is_success() || origin.is_some() {
             cors::vary(response.headers_mut());
         }
+        Ok(self.complete(head, endpoint, response, exchange, is_ambiguous))
+    }
+
+    /// Has the connection closed behind a response where it must be, and reports the exchange.
+    fn complete(
+        &self,
+        head: &RequestHead,
+        endpoint: Option<Endpoint>,
+        mut response: Response<Body>,
+        exchange: Exchange,
+        is_ambiguous: bool,
+    ) -> Response<Body> {
         if is_ambiguous || self.service.drain.has_begun() {
             response.head_mut().set_connection_type(ConnectionType::Close);
         }
@@ -150,7 +172,7 @@ impl Front {
         exchange.finish(&response);
         // Neither the path nor a header is logged: they may hold session ids.
         tracing::debug!(method = %head.method, ?endpoint, status = response.status().as_u16());
-        Ok(response)
+        response
     }
 
     /// Refuses a body before its client sends it, if the client waits for that.
@@ -312,27 +334,27 @@ impl Front {
 
     /// The answer to a request for a document that clients read before they have a token. Origins are
     /// not checked: it says nothing that the challenge does not say.
-    fn document(&self, head: &RequestHead, is_ambiguous: bool) -> Option<Response<Body>> {
-        let (document, path) = route::find_document(head.uri.path(), &self.service.public_path)?;
-        let answer = || {
-            if is_ambiguous {
-                return Err(Refused::ambiguous());
-            }
-            resource::only_get(&head.method)?;
-            let found = self.resource(head, path).and_then(|(tenant, endpoint, host)| {
-                let Access::Authenticated(credentials) = &tenant.access else { return None };
-                let rules = credentials.oauth.as_ref()?;
-                match document {
-                    Document::Resource => {
-                        self.service.urls.metadata(&tenant, rules, endpoint, host.as_deref())
-                    }
-                    Document::Issuer => resource::to_issuer(rules),
+    fn document(
+        &self,
+        head: &RequestHead,
+        document: Document,
+        path: &str,
+        is_ambiguous: bool,
+    ) -> Result<Response<Body>, Refused> {
+        if is_ambiguous {
+            return Err(Refused::ambiguous());
+        }
+        resource::only_get(&head.method)?;
+        let found = self.resource(head, path).and_then(|(tenant, endpoint, host)| {
+            let rules = tenant.access.oauth()?;
+            match document {
+                Document::Resource => {
+                    self.service.urls.metadata(&tenant, rules, endpoint, host.as_deref())
                 }
-            });
-            found.ok_or_else(Refused::no_document)
-        };
-        let response = answer().unwrap_or_else(Refused::into_response);
-        Some(resource::public(&head.method, response))
+                Document::Issuer => resource::to_issuer(rules),
+            }
+        });
+        found.ok_or_else(Refused::no_document)
     }
 
     /// The endpoint that a document is about: the one of this path, or of the host alone.
@@ -372,7 +394,7 @@ impl Front {
             return self.preflight(endpoint.methods(), requested, Some(request.tenant));
         }
         if request.tenant.is_leaving && request.begins_session(endpoint) {
-            return Refused::unknown_path(&self.service.public_path)
+            return Refused::unknown_path(self.service.urls.path())
                 .unread(request.take_payload())
                 .into_response();
         }

@@ -19,7 +19,6 @@ use crate::exchange::Exchange;
 use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
 use crate::lapse::{Lapse, Lapses};
-use crate::origin::public_path;
 use crate::permissions::{Grant, NotPermitted};
 use crate::refusal::Refused;
 use crate::resource::PublicUrls;
@@ -105,7 +104,6 @@ impl<'a> FrontRequest<'a> {
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) handle: Handle,
-    pub(crate) public_path: Arc<str>,
     pub(crate) drain: Arc<Drain>,
     pub(crate) lapses: Lapses,
     pub(crate) urls: Arc<PublicUrls>,
@@ -127,7 +125,6 @@ impl Service {
             drain,
             lapses: Lapses::new(tenants),
             urls: Arc::new(PublicUrls::new(settings)?),
-            public_path: public_path(settings)?.into(),
             collecting,
             rate: Arc::new(SessionRate::new(settings)?),
         })

@@ -35,7 +35,7 @@ pub(crate) async fn open(
     request.accepted();
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
     // escaping.
-    let (base, tenant) = (&service.public_path, &request.tenant.name);
+    let (base, tenant) = (service.urls.path(), &request.tenant.name);
     let path = match request.is_at_host {
         true => "/messages".to_owned(),
         false => format!("{base}/{tenant}/messages"),

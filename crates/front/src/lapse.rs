@@ -23,17 +23,19 @@ pub(crate) struct Validity {
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Principal,
     pub(crate) accepted: Accepted,
+    /// The rules for tokens by which it was accepted, if the tenant had any.
+    pub(crate) rules: Option<Arc<OauthRules>>,
 }
 
 /// What a client presented.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Accepted {
     /// Nothing: the endpoint was open.
     Open,
     /// This key.
     Key(KeyDigest),
-    /// A token, which was verified under these rules and ends then.
-    Token { rules: Arc<OauthRules>, expires: SystemTime },
+    /// A token that ends then.
+    Token { expires: SystemTime },
 }
 
 /// Wakes the streams of one worker when the tenants have changed. Streams of different workers share
@@ -101,16 +103,16 @@ impl Validity {
     fn holds_for(&self, tenants: &Tenants) -> Holds {
         // The sessions of a removed tenant end by themselves, and their streams with them.
         let Some(tenant) = tenants.find(&self.tenant) else { return Holds::UntilChange };
-        let credentials = match (&tenant.access, &self.accepted) {
+        let credentials = match (&tenant.access, self.accepted) {
             (Access::Open, Accepted::Open) => return Holds::UntilChange,
             (Access::Open, _) | (Access::Authenticated(_), Accepted::Open) => return Holds::No,
             (Access::Authenticated(credentials), _) => credentials,
         };
         let now = SystemTime::now();
-        match &self.accepted {
+        match self.accepted {
             Accepted::Open => Holds::No,
             Accepted::Key(key) => {
-                let found = credentials.keys.as_ref().map(|keys| keys.find(*key, now));
+                let found = credentials.keys.as_ref().map(|keys| keys.find(key, now));
                 match found {
                     Some(Ok(key)) if key.principal == self.principal => match key.expires {
                         None => Holds::UntilChange,
@@ -119,12 +121,10 @@ impl Validity {
                     _ => Holds::No,
                 }
             }
-            Accepted::Token { rules, expires } => match &credentials.oauth {
-                Some(now_valid) if now_valid == rules && *expires > now => {
-                    Holds::until(*expires, now)
-                }
-                _ => Holds::No,
-            },
+            Accepted::Token { expires } => {
+                let is_same = self.rules.is_some() && self.rules == credentials.oauth;
+                if is_same && expires > now { Holds::until(expires, now) } else { Holds::No }
+            }
         }
     }
 }
@@ -168,6 +168,7 @@ mod tests {
             tenant: "acme".into(),
             principal: Principal::named(principal),
             accepted,
+            rules: None,
         })
     }
 
@@ -224,10 +225,10 @@ mod tests {
         let tenants = Tenants::new([tenant("https://i.example")]);
         let lapses = lapses(&tenants);
         let token = |lasts| {
-            let rules = Arc::new(OauthRules::of_issuer("https://i.example"));
-            let accepted = Accepted::Token { rules, expires: SystemTime::now() + lasts };
+            let rules = Some(Arc::new(OauthRules::of_issuer("https://i.example")));
+            let accepted = Accepted::Token { expires: SystemTime::now() + lasts };
             let (tenant, principal) = ("acme".into(), Principal::named("ada"));
-            lapses.lapse(Validity { tenant, principal, accepted })
+            lapses.lapse(Validity { tenant, principal, accepted, rules })
         };
         let mut short = token(Duration::from_millis(300));
         assert!(timeout(Duration::from_millis(50), &mut short).await.is_err());

@@ -121,11 +121,6 @@ fn without_endpoint(url: &str) -> Option<&str> {
     route::find(&url[start..]).map(|_| &url[..start])
 }
 
-/// The path of the public URL, under which a proxy serves this node; empty if there is none.
-pub(crate) fn public_path(settings: &Settings) -> Result<String, Error> {
-    Ok(origin_and_path(settings)?.map(|(_, path)| path).unwrap_or_default())
-}
-
 /// The origin of the public URL, and its path without a slash at the end; `None` if there is none.
 pub(crate) fn origin_and_path(settings: &Settings) -> Result<Option<(String, String)>, Error> {
     let Some(url) = &settings.public_url else { return Ok(None) };
@@ -301,7 +296,8 @@ mod tests {
     #[test]
     fn a_public_url_may_have_a_path() {
         let at = |url: &str| {
-            public_path(&Settings { public_url: Some(url.into()), ..Settings::default() }).unwrap()
+            let settings = Settings { public_url: Some(url.into()), ..Settings::default() };
+            origin_and_path(&settings).unwrap().unwrap().1
         };
         assert_eq!(at("https://a.example"), "");
         assert_eq!(at("https://a.example/"), "");

@@ -13,7 +13,7 @@ use tenants::{OauthRules, Tenant};
 use crate::body::Body;
 use crate::origin::origin_and_path;
 use crate::refusal::Refused;
-use crate::route::{Endpoint, METADATA, SERVER_METADATA};
+use crate::route::{Endpoint, METADATA};
 use crate::{Error, Settings};
 
 /// How long a client or a cache may keep the metadata, in seconds.
@@ -35,6 +35,11 @@ impl PublicUrls {
             Some((origin, path)) => Self { origin: Some(origin), path },
             None => Self { origin: None, path: String::new() },
         })
+    }
+
+    /// The path under which a proxy serves this node; empty if there is none.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
     }
 
     /// The URL of an endpoint of a tenant: by its path, or at this host of it, with a port or without.
@@ -111,10 +116,7 @@ impl PublicUrls {
 /// Redirects a client of 2025-03-26 to the metadata of the issuer: that revision has clients look
 /// for it at the server (SEC-15).
 pub(crate) fn to_issuer(rules: &OauthRules) -> Option<Response<Body>> {
-    let issuer = rules.issuer.trim_end_matches('/');
-    let (scheme, rest) = issuer.split_once("://")?;
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let target = format!("{scheme}://{authority}{SERVER_METADATA}{path}");
+    let target = identity::server_metadata_url(&rules.issuer);
     let mut response = Response::with_body(StatusCode::TEMPORARY_REDIRECT, Body::Empty);
     response.headers_mut().insert(header::LOCATION, HeaderValue::from_str(&target).ok()?);
     Some(response)

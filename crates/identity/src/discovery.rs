@@ -12,21 +12,32 @@ struct Metadata {
     jwks_uri: String,
 }
 
-/// The URLs at which the metadata may be, in the order in which the MCP specification has clients try
-/// them.
-pub(crate) fn metadata_urls(issuer: &str) -> Vec<String> {
+/// Where the metadata of an issuer is by RFC 8414.
+pub fn server_metadata_url(issuer: &str) -> String {
+    let (origin, path) = split(issuer);
+    format!("{origin}/.well-known/oauth-authorization-server{path}")
+}
+
+/// The origin of an issuer, and its path without a slash at the end.
+fn split(issuer: &str) -> (&str, &str) {
     let whole = issuer.trim_end_matches('/');
     let begin = whole.find("://").map_or(0, |at| at + 3);
-    let (origin, path) = match whole[begin..].find('/') {
+    match whole[begin..].find('/') {
         Some(at) => whole.split_at(begin + at),
         None => (whole, ""),
-    };
+    }
+}
+
+/// The URLs at which the metadata may be, in the order in which the MCP specification has clients try
+/// them.
+fn metadata_urls(issuer: &str) -> Vec<String> {
+    let (origin, path) = split(issuer);
     let mut urls = vec![
-        format!("{origin}/.well-known/oauth-authorization-server{path}"),
+        server_metadata_url(issuer),
         format!("{origin}/.well-known/openid-configuration{path}"),
     ];
     if !path.is_empty() {
-        urls.push(format!("{whole}/.well-known/openid-configuration"));
+        urls.push(format!("{origin}{path}/.well-known/openid-configuration"));
     }
     urls
 }

@@ -20,6 +20,7 @@ mod tokens;
 
 pub use cache::{TokenCache, TokenDigest};
 pub use claims::Identity;
+pub use discovery::server_metadata_url;
 pub use metrics::register_metrics;
 pub use problem::TokenProblem;
 pub use tokens::Tokens;

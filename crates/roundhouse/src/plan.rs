@@ -12,7 +12,7 @@ use backends::stdio::{Children, RunAs, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
 use store::Store;
 use telemetry::TenantLabels;
-use tenants::{Access, Tenant, Tenants};
+use tenants::{Tenant, Tenants};
 
 use crate::homes::{Home, StateDir};
 use crate::node_variables::NodeVariables;
@@ -344,11 +344,7 @@ fn with_secret(
 
 /// Whether clients of the tenant cannot find its issuer: no URL of the endpoint is known.
 fn lacks_url(tenant: &Tenant, has_public_url: bool) -> bool {
-    let has_oauth = match &tenant.access {
-        Access::Authenticated(credentials) => credentials.oauth.is_some(),
-        Access::Open => false,
-    };
-    has_oauth && !has_public_url && tenant.hosts.is_empty()
+    tenant.access.oauth().is_some() && !has_public_url && tenant.hosts.is_empty()
 }
 
 fn without_url(tenant: &str) -> String {

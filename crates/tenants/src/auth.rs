@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::KEY_PREFIX;
+
 /// The kinds of credentials as the operator wrote them: `"keys"`, `"keys, oauth"` or `["keys", "oauth"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth(Vec<String>);
@@ -26,9 +28,14 @@ impl From<&str> for Auth {
     }
 }
 
+/// A word as an error may show it: an operator may have written a key there.
+pub(crate) fn shown(word: &str) -> &str {
+    if word.contains(KEY_PREFIX) { "a key" } else { word }
+}
+
 impl fmt::Display for Auth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(", "))
+        f.write_str(&self.words().map(shown).collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -40,6 +40,16 @@ pub enum Access {
     Authenticated(Credentials),
 }
 
+impl Access {
+    /// The rules for tokens, if tokens count.
+    pub fn oauth(&self) -> Option<&Arc<OauthRules>> {
+        match self {
+            Self::Open => None,
+            Self::Authenticated(credentials) => credentials.oauth.as_ref(),
+        }
+    }
+}
+
 /// The credentials that count at an endpoint. Without any, no client may use it.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {

@@ -31,13 +31,13 @@ pub struct PermissionSettings {
     pub resources: Vec<String>,
     /// Methods that they may use beside those of MCP.
     pub methods: Vec<String>,
-    /// Tools that they may not see and call, whatever other rules allow.
+    /// Tools that they must not see or call. A denial takes precedence over each rule that allows.
     pub deny_tools: Vec<String>,
-    /// Prompts that they may not see and get.
+    /// Prompts that they must not see or get.
     pub deny_prompts: Vec<String>,
-    /// Resources that they may not see, read and subscribe to.
+    /// Resources that they must not see, read or subscribe to.
     pub deny_resources: Vec<String>,
-    /// Methods that they may not use, those of MCP included.
+    /// Methods that they must not use, those of MCP included.
     pub deny_methods: Vec<String>,
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::auth::shown;
 use crate::{
-    Access, Auth, Credentials, Error, KEY_PREFIX, KeySettings, Keys, OauthRules, OauthSettings,
+    Access, Auth, Credentials, Error, KeySettings, Keys, OauthRules, OauthSettings,
     PermissionSettings,
 };
 
@@ -87,11 +88,7 @@ fn auth_error(name: &str, word: &str, auth: &Auth) -> Option<Error> {
             Some(Error::AuthOpenAndMore { name, written: auth.to_string() })
         }
         "open" | "keys" | "oauth" => None,
-        // An operator may have written a key there.
-        written if written.contains(KEY_PREFIX) => {
-            Some(Error::AuthUnknown { name, written: "a key".into() })
-        }
-        written => Some(Error::AuthUnknown { name, written: written.into() }),
+        other => Some(Error::AuthUnknown { name, written: shown(other).into() }),
     }
 }
 
@@ -188,6 +185,8 @@ mod tests {
             let refusal = refusal(&both(auth));
             assert_eq!(refusal.lines().count(), problems, "{auth}: {refusal}");
         }
+        let refusal = refusal(&both("open, rhk_1234"));
+        assert!(refusal.contains("a key") && !refusal.contains("1234"), "{refusal}");
     }
 
     #[test]
