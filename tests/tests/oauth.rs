@@ -11,7 +11,7 @@ use tests::nodes::port;
 use tests::program::Program;
 use tests::recorded::Recorded;
 use tests::sse::End;
-use tests::{Node, Setup, check};
+use tests::{Node, Setup, check, raw};
 use tokio::time::{sleep, timeout};
 
 const NEWEST: &str = "2025-11-25";
@@ -108,6 +108,26 @@ async fn a_client_without_a_token_learns_where_to_get_one() -> Result<()> {
         let url = format!("{}/.well-known/oauth-protected-resource{path}", settings.base);
         check::status(&reqwest::get(&url).await?, 404).context(url)?;
     }
+    Ok(())
+}
+
+/// A head that a proxy could read in another way is answered as at each other path: refused, and the
+/// connection closed.
+#[tokio::test]
+async fn an_ambiguous_request_for_metadata_closes_its_connection() -> Result<()> {
+    let issuer = Issuer::mock().await?;
+    let settings = Protected::by(&issuer.url, "")?;
+    let node = settings.start()?;
+    let head = |end: &str| {
+        let path = "/.well-known/oauth-protected-resource/demo/mcp";
+        format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1{end}\r\n")
+    };
+    let quiet = Duration::from_millis(500);
+    let plain = raw::send(&node.base, head("\r\n").as_bytes(), quiet).await?;
+    ensure!(plain.status == Some(200), "{}", plain.text);
+    let ambiguous = raw::send(&node.base, head("\r\nX: y\n").as_bytes(), quiet).await?;
+    ensure!(ambiguous.status == Some(400), "{}", ambiguous.text);
+    ensure!(ambiguous.text.to_lowercase().contains("connection: close"), "{}", ambiguous.text);
     Ok(())
 }
 
