@@ -35,6 +35,12 @@ impl Pattern {
         let is_whole = own.len() == self.0.len();
         own.starts_with(begin) || (!is_whole && begin.starts_with(own))
     }
+
+    /// Whether each name that begins like this fits.
+    pub(crate) fn fits_all(&self, begin: &str) -> bool {
+        let before_star = self.0.strip_suffix('*').filter(|before| !before.contains('*'));
+        before_star.is_some_and(|before| begin.starts_with(before))
+    }
 }
 
 #[cfg(test)]
@@ -78,6 +84,15 @@ mod tests {
             ("*", "x:/", true),
         ] {
             assert_eq!(Pattern::new(pattern).may_fit(begin), fits, "{pattern} {begin}");
+        }
+        for (pattern, begin, fits) in [
+            ("x:/a/*", "x:/a/", true),
+            ("*", "", true),
+            ("x:/a/*", "x:/", false),
+            ("x:/a/", "x:/a/", false),
+            ("x:/*/b*", "x:/a/", false),
+        ] {
+            assert_eq!(Pattern::new(pattern).fits_all(begin), fits, "{pattern} {begin}");
         }
     }
 }

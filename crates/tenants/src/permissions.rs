@@ -137,8 +137,10 @@ impl Permissions {
     /// Whether a client with these scopes may do something with a resource whose URI begins like this.
     pub fn may_allow_resource(&self, scopes: &Scopes, begin: &str) -> bool {
         let at = Kind::Resource as usize;
+        let mut denied = self.rules_of(scopes).flat_map(|rule| &rule.deny[at]);
         let mut allowed = self.rules_of(scopes).flat_map(|rule| &rule.allow[at]);
-        allowed.any(|pattern| pattern.may_fit(begin))
+        !denied.any(|pattern| pattern.fits_all(begin))
+            && allowed.any(|pattern| pattern.may_fit(begin))
     }
 
     fn rules_of<'a>(&'a self, scopes: &Scopes) -> impl Iterator<Item = &'a Rule> {
@@ -209,6 +211,7 @@ mod tests {
             tools: texts(&["get_*", "list_*"]),
             resources: texts(&["x:/public/*"]),
             deny_tools: texts(&["get_secret"]),
+            deny_resources: texts(&["x:/public/not/*"]),
             ..PermissionSettings::default()
         };
         let write = PermissionSettings {
@@ -247,6 +250,8 @@ mod tests {
         let read = Scopes::of(["read"]);
         assert!(permissions.may_allow_resource(&read, "x:/"));
         assert!(!permissions.may_allow_resource(&read, "y:/"));
+        assert!(permissions.may_allow_resource(&read, "x:/public/"));
+        assert!(!permissions.may_allow_resource(&read, "x:/public/not/"));
         assert!(!permissions.may_allow_resource(&none, "x:/"));
     }
 
