@@ -27,11 +27,13 @@ impl Attacked {
     fn start(issuer: &Issuer, more: &str) -> Result<Self> {
         let listen = format!("127.0.0.1:{}", port()?);
         let backend = "kind = 'native'\nname = 'everything'\n";
+        let more = format!("{more}\naudience = ['http://{listen}/demo/mcp']");
         let text = format!(
             "front.public_url = 'http://{listen}'\n[tenants.demo]\nauth = 'oauth'\n\
              [tenants.demo.oauth]\nissuer = '{}'\n{more}\n[tenants.demo.backends.main]\n{backend}\
-             [tenants.quiet]\nauth = 'open'\n[tenants.quiet.backends.main]\n{backend}",
-            issuer.url
+             [tenants.beside]\nauth = 'oauth'\n[tenants.beside.oauth]\nissuer = '{}'\n{more}\n\
+             [tenants.beside.backends.main]\n{backend}[tenants.quiet]\nauth = 'open'\n[tenants.quiet.backends.main]\n{backend}",
+            issuer.url, issuer.url
         );
         let setup = Setup::config(text).with("log.level", "debug").listen(&listen);
         Ok(Self { node: Node::start(&setup)?, audience: format!("http://{listen}/demo/mcp") })
@@ -101,8 +103,8 @@ async fn forged_tokens_are_refused() -> Result<()> {
         (header("HS256"), "pem"),
         (header("HS256"), "modulus"),
         (header("HS256"), "empty"),
-        // Another algorithm of the same key, and of another kind of key.
-        (header("PS256"), "own"),
+        // The issuer's key, with an algorithm for which it is not published; and other kinds of keys.
+        (header("PS256"), "issuer-pss"),
         (header("ES256"), "own"),
         (header("EdDSA"), "own"),
         // A key of the attacker, also if the header brings it.
@@ -119,8 +121,14 @@ async fn forged_tokens_are_refused() -> Result<()> {
         let claims = json!({ "aud": attacked.audience });
         let wanted = json!({ "header": header, "by": by, "claims": claims });
         let token = issuer.forge(wanted.clone()).await?;
-        let found = attacked.status(&token).await?;
-        ensure!(found == 401, "{found}: {wanted}");
+        let client = attacked.client(&token);
+        let message = client.message("initialize", client.introduction(json!({})));
+        let response = client.send(message).await?;
+        ensure!(response.status() == 401, "{}: {wanted}", response.status());
+        let text = response.text().await?;
+        // Only the algorithm is wrong with this one.
+        let is_by_algorithm = text.contains("the algorithm of the token is not accepted");
+        ensure!(by != "issuer-pss" || is_by_algorithm, "{text}");
     }
     // Other parts around a good signature, and a good token that is cut or longer.
     let parts: Vec<&str> = good.split('.').collect();
@@ -205,18 +213,28 @@ async fn a_flood_of_opaque_tokens_is_bounded() -> Result<()> {
         issuer.introspection_url()
     );
     let attacked = Attacked::start(&issuer, &more)?;
-    let says = json!({ "active": true, "sub": "ada", "exp": 4_000_000_000_u64 });
+    let says = json!({
+        "active": true, "sub": "ada", "exp": 4_000_000_000_u64, "aud": attacked.audience
+    });
     issuer.introspects("good", says).await?;
     let client = attacked.client("good").opened(json!({})).await?;
     client.is_well().await?;
     issuer.be_slow(1_000).await?;
     let before = issuer.introspections().await?;
+    // Another tenant with the same issuer.
+    let says = json!({
+        "active": true, "sub": "bob", "exp": 4_000_000_000_u64, "aud": attacked.audience
+    });
+    issuer.introspects("beside", says).await?;
+    let beside = Client::new(format!("{}/beside/mcp", attacked.node.base), NEWEST);
+    let beside = beside.with_key("beside");
     let attack = async {
         let mut posts = JoinSet::new();
         for number in 0..300 {
             let client = attacked.client(&format!("never-issued-{number}"));
             posts.spawn(async move { status(&client).await });
         }
+        ensure!(status(&beside).await? == 200, "another tenant's client was refused");
         let mut refused = 0;
         while let Some(found) = posts.join_next().await {
             let found = found??;

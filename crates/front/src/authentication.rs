@@ -129,7 +129,7 @@ impl Authentication {
         digest: TokenDigest,
     ) -> Result<Credential, Unauthenticated> {
         let audiences = self.urls.audiences(tenant, rules);
-        let verified = self.tokens.verify(rules, &audiences, token).await;
+        let verified = self.tokens.verify(&tenant.name, rules, &audiences, token).await;
         let identity = Arc::new(verified.map_err(Unauthenticated::Token)?);
         self.verified.borrow_mut().keep(&tenant.name, rules, digest, Arc::clone(&identity));
         of_identity(tenant, rules, &identity)

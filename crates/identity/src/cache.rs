@@ -58,7 +58,7 @@ impl TokenCache {
         rules: &Arc<OauthRules>,
         token: TokenDigest,
     ) -> Option<Arc<Identity>> {
-        let cache = self.0.get_mut(tenant).filter(|cache| Arc::ptr_eq(&cache.rules, rules))?;
+        let cache = self.0.get_mut(tenant).filter(|cache| cache.is_under(rules))?;
         if let Some(verified) = cache.older.remove(&token) {
             cache.add(token, verified);
         }
@@ -84,7 +84,7 @@ impl TokenCache {
         }
         let cache = self.0.entry(Arc::clone(tenant)).or_insert_with(|| OfTenant::new(rules));
         // What was verified under other rules does not count.
-        if !Arc::ptr_eq(&cache.rules, rules) {
+        if !cache.is_under(rules) {
             *cache = OfTenant::new(rules);
         }
         cache.kept_at = now;
@@ -96,6 +96,12 @@ impl OfTenant {
     fn new(rules: &Arc<OauthRules>) -> Self {
         let (newer, older) = (HashMap::new(), HashMap::new());
         Self { rules: Arc::clone(rules), kept_at: Instant::now(), newer, older }
+    }
+
+    /// Whether the tokens were verified under these rules. A reload of the settings copies rules that
+    /// stay the same.
+    fn is_under(&self, rules: &Arc<OauthRules>) -> bool {
+        Arc::ptr_eq(&self.rules, rules) || self.rules == *rules
     }
 
     fn add(&mut self, token: TokenDigest, verified: Verified) {
@@ -132,7 +138,9 @@ mod tests {
         assert_eq!(cache.find("a", &rules, token(1)).unwrap().principal.name(), "ada");
         assert!(cache.find("b", &rules, token(1)).is_none());
         assert!(cache.find("a", &rules, token(2)).is_none());
-        assert!(cache.find("a", &self::rules(), token(1)).is_none());
+        assert!(cache.find("a", &self::rules(), token(1)).is_some(), "the same after a reload");
+        let others = Arc::new(OauthRules::of_issuer("https://other.example"));
+        assert!(cache.find("a", &others, token(1)).is_none());
         tokio::time::advance(KEPT).await;
         assert!(cache.find("a", &rules, token(1)).is_none());
     }

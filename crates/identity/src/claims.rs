@@ -3,12 +3,19 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tenants::{Principal, Scopes};
 
 use crate::problem::TokenProblem;
 
 /// Most bytes of a subject or of the id of a client.
 const NAME_BYTES_MAX: usize = 512;
+
+/// Most scopes of a token. A token with more is refused: to leave some out could lift a denial.
+const SCOPES_MAX: usize = 256;
+
+/// Most bytes of all scopes of a token.
+const SCOPES_BYTES_MAX: usize = 8 << 10;
 
 /// The client of a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +42,10 @@ pub(crate) struct Claims {
     #[serde(default)]
     scp: Words,
     pub(crate) exp: Option<Seconds>,
+    /// Claims that ID tokens and notices of a sign-out have, and access tokens do not.
+    at_hash: Option<IgnoredAny>,
+    c_hash: Option<IgnoredAny>,
+    events: Option<IgnoredAny>,
     #[serde(default)]
     pub(crate) aud: Words,
     pub(crate) iss: Option<String>,
@@ -72,10 +83,6 @@ impl Words {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        matches!(self, Self::None)
-    }
-
     fn split(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match self {
             Self::None => Box::new(std::iter::empty()),
@@ -95,11 +102,18 @@ impl Claims {
             (None, Some(client)) => named("client", issuer, client)?,
             (None, None) => return Err(TokenProblem::NoSubject),
         };
-        let words = self.scope.split().chain(self.scp.split());
+        if self.at_hash.is_some() || self.c_hash.is_some() || self.events.is_some() {
+            return Err(TokenProblem::Kind);
+        }
+        let words = || self.scope.split().chain(self.scp.split());
+        let (count, bytes) = words().fold((0, 0), |(n, bytes), word| (n + 1, bytes + word.len()));
+        if count > SCOPES_MAX || bytes > SCOPES_BYTES_MAX {
+            return Err(TokenProblem::Scopes);
+        }
         let expires = self.exp.ok_or(TokenProblem::NoEnd)?;
         Ok(Identity {
             principal,
-            scopes: Scopes::of(words),
+            scopes: Scopes::of(words()),
             expires: expires.with_skew(skew).ok_or(TokenProblem::NoEnd)?,
         })
     }
@@ -154,6 +168,18 @@ mod tests {
         for exp in ["null", "-1", "1e300"] {
             let claims = format!(r#"{{"sub":"a","exp":{exp}}}"#);
             assert_eq!(identity(&claims), Err(TokenProblem::NoEnd), "{exp}");
+        }
+    }
+
+    #[test]
+    fn other_tokens_and_too_many_scopes_are_refused() {
+        for claim in [r#""at_hash":"x""#, r#""c_hash":"x""#, r#""events":{}"#] {
+            let claims = format!(r#"{{"sub":"a","exp":1,{claim}}}"#);
+            assert_eq!(identity(&claims), Err(TokenProblem::Kind), "{claim}");
+        }
+        for scope in ["a ".repeat(257), "x".repeat(8_193)] {
+            let claims = format!(r#"{{"sub":"a","exp":1,"scope":"{scope}"}}"#);
+            assert_eq!(identity(&claims), Err(TokenProblem::Scopes));
         }
     }
 }

@@ -58,7 +58,8 @@ pub(crate) async fn find_keys(client: &Client, issuer: &str) -> Result<String, F
             continue;
         };
         if metadata.issuer != issuer {
-            return Err(Failed::OtherIssuer);
+            failed.get_or_insert(Failed::OtherIssuer);
+            continue;
         }
         // An issuer on loopback may have its keys there; one elsewhere must not send this node there.
         let is_local = issuer.starts_with("http://");

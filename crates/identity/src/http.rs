@@ -43,7 +43,7 @@ pub(crate) enum Failed {
     #[error("{0}")]
     Sending(String),
     /// No answer in time.
-    #[error("it did not answer within 5 s")]
+    #[error("it did not answer in time")]
     Late,
     /// Another status than 200.
     #[error("the status is {0}")]

@@ -1,19 +1,24 @@
 //! Asks an issuer whether an opaque token counts (RFC 7662).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use tenants::{Introspection, OauthRules};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::claims::{Claims, Identity};
 use crate::http::{Client, form_encoded};
 use crate::metrics::count_fetch;
 use crate::problem::TokenProblem;
 
-/// Most tokens that one endpoint of an issuer is asked about at a time; for further ones it is
-/// unavailable. Clients without any valid token can cause these requests.
+/// Most tokens that an issuer is asked about for one tenant at a time. Clients without any valid token
+/// can cause these requests.
 pub(crate) const ASKED_MAX: usize = 32;
+
+/// How long a token waits for its turn to be asked about; then the issuer counts as unavailable.
+const PERMIT: Duration = Duration::from_millis(500);
 
 #[derive(Deserialize)]
 struct Answer {
@@ -31,7 +36,8 @@ pub(crate) async fn ask(
     token: &str,
     asking: &Arc<Semaphore>,
 ) -> Result<Identity, TokenProblem> {
-    let _asking = asking.try_acquire().map_err(|_| TokenProblem::Unavailable)?;
+    let permit = timeout(PERMIT, asking.acquire()).await;
+    let Ok(Ok(_asking)) = permit else { return Err(TokenProblem::Unavailable) };
     let form = format!("token={}&token_type_hint=access_token", form_encoded(token));
     let Introspection { url, client_id, client_secret } = introspection;
     let body = client.post_form(url, (client_id, client_secret.expose()), form).await;
@@ -53,8 +59,7 @@ pub(crate) async fn ask(
     if claims.iss.as_ref().is_some_and(|issuer| *issuer != rules.issuer) {
         return Err(TokenProblem::Issuer);
     }
-    // An answer without an audience leaves the check to the issuer, which knows who asks.
-    if !claims.aud.is_empty() && !audiences.iter().any(|audience| claims.aud.has(audience)) {
+    if !audiences.iter().any(|audience| claims.aud.has(audience)) {
         return Err(TokenProblem::Audience);
     }
     let identity = claims.identity(&rules.issuer, rules.clock_skew)?;

@@ -1,15 +1,19 @@
 //! The keys of one issuer, fetched when a token needs them. Tenants with the same issuer share them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::discovery::find_keys;
 use crate::http::{Client, Failed};
 use crate::key_set::KeySet;
 use crate::metrics::count_fetch;
 use crate::refresh::{Decision, Refresh};
+
+/// How long it may take to find the keys of an issuer and to fetch them.
+const FETCH: Duration = Duration::from_secs(8);
 
 /// Where the keys of an issuer are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +84,7 @@ impl IssuerKeys {
         state.fetching = Some(ended.clone());
         let this = Arc::clone(self);
         tokio::spawn(async move {
-            let fetched = this.fetch().await;
+            let fetched = timeout(FETCH, this.fetch()).await.unwrap_or(Err(Failed::Late));
             count_fetch("keys", fetched.is_ok());
             if let Err(error) = &fetched {
                 let issuer = &this.place.issuer;

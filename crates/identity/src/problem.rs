@@ -33,6 +33,9 @@ pub enum TokenProblem {
     /// The token names no client.
     #[error("the token names neither a subject nor a client")]
     NoSubject,
+    /// The token has more scopes than are kept.
+    #[error("the token has more than 256 scopes, or more than 8 KiB of them")]
+    Scopes,
     /// The token has no end.
     #[error("the token does not say when it expires")]
     NoEnd,

@@ -7,8 +7,7 @@ use tokio::time::Instant;
 
 use crate::key_set::KeySet;
 
-/// The age at which keys are fetched again; they count meanwhile. An issuer's removal of a key
-/// takes effect within this time.
+/// The age at which keys are fetched again before they count. While the issuer fails they count on.
 const REFRESH: Duration = Duration::from_secs(300);
 
 /// The age at which keys do not count any more, because the issuer could not be asked for so long.
@@ -25,6 +24,8 @@ pub(crate) struct Refresh {
     /// When the last fetch began.
     begun: Option<Instant>,
     is_fetching: bool,
+    /// Whether the last fetch failed.
+    has_failed: bool,
 }
 
 /// What to do for one token.
@@ -56,6 +57,9 @@ impl Refresh {
             return Decision::Wait { fetch: !self.is_fetching };
         }
         let is_due = now.duration_since(*at) >= REFRESH;
+        if is_due && !self.has_failed && (self.is_fetching || may_begin) {
+            return Decision::Wait { fetch: !self.is_fetching };
+        }
         Decision::Use { keys: Arc::clone(keys), fetch: is_due && may_begin }
     }
 
@@ -68,6 +72,7 @@ impl Refresh {
     /// A fetch has ended: with keys, or without.
     pub(crate) fn end(&mut self, keys: Option<KeySet>, now: Instant) {
         self.is_fetching = false;
+        self.has_failed = keys.is_none();
         if let Some(keys) = keys {
             self.keys = Some((Arc::new(keys), now));
         }
@@ -136,8 +141,9 @@ mod tests {
         let now = Instant::now();
         let mut refresh = fetched(now);
         let due = now + REFRESH;
-        assert!(matches!(refresh.decide(known, due), Decision::Use { fetch: true, .. }));
+        assert!(matches!(refresh.decide(known, due), Decision::Wait { fetch: true }));
         refresh.begin(due);
+        assert!(matches!(refresh.decide(known, due), Decision::Wait { fetch: false }));
         refresh.end(None, due);
         assert!(matches!(refresh.decide(known, due), Decision::Use { fetch: false, .. }));
         let last = now + STALE_MAX - Duration::from_millis(1);

@@ -30,8 +30,8 @@ pub struct Tokens(Arc<Inner>);
 struct Inner {
     http: Http,
     issuers: Mutex<HashMap<KeyPlace, Used<Arc<IssuerKeys>>>>,
-    /// The requests that run, by endpoint.
-    asking: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// The requests that run, by tenant: one cannot take the place of another's.
+    asking: Mutex<HashMap<Box<str>, Arc<Semaphore>>>,
 }
 
 #[derive(Debug)]
@@ -41,10 +41,11 @@ struct Used<T> {
 }
 
 impl Tokens {
-    /// The client of a token, under these rules, for one of these audiences. Waits for the issuer
+    /// The client of a token for this tenant, under these rules, for one of these audiences. Waits for the issuer
     /// where it must be asked: at most for some seconds.
     pub async fn verify(
         &self,
+        tenant: &str,
         rules: &OauthRules,
         audiences: &[String],
         token: &str,
@@ -52,7 +53,7 @@ impl Tokens {
         let client = self.0.http.client().ok_or(TokenProblem::Unavailable)?;
         match &rules.introspection {
             Some(introspection) if !jwt::is_jwt(token) => {
-                let asking = self.asking(&introspection.url);
+                let asking = self.asking(tenant);
                 ask(client, rules, introspection, audiences, token, &asking).await
             }
             _ => self.verify_jwt(client, rules, audiences, token).await,
@@ -95,12 +96,12 @@ impl Tokens {
         Arc::clone(&used.value)
     }
 
-    fn asking(&self, url: &str) -> Arc<Semaphore> {
+    fn asking(&self, tenant: &str) -> Arc<Semaphore> {
         let mut all = self.0.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(asking) = all.get(url) {
+        if let Some(asking) = all.get(tenant) {
             return Arc::clone(asking);
         }
         all.retain(|_, asking| Arc::strong_count(asking) > 1);
-        Arc::clone(all.entry(url.into()).or_insert_with(|| Arc::new(Semaphore::new(ASKED_MAX))))
+        Arc::clone(all.entry(tenant.into()).or_insert_with(|| Arc::new(Semaphore::new(ASKED_MAX))))
     }
 }

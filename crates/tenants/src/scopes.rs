@@ -3,9 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Most scopes of one token that count; further ones, in alphabetical order, are left out.
-const SCOPES_MAX: usize = 256;
-
 /// A set of scopes (RFC 6749, section 3.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scopes(Arc<[Box<str>]>);
@@ -17,7 +14,6 @@ impl Scopes {
         let mut all: Vec<Box<str>> = words.map(Box::from).collect();
         all.sort_unstable();
         all.dedup();
-        all.truncate(SCOPES_MAX);
         Self(all.into())
     }
 

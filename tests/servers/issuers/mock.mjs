@@ -1,5 +1,5 @@
 // An issuer that signs what a test asks for: `mock.mjs`. Prints its URL and that of its controls.
-import { createHmac, createPublicKey, sign } from 'node:crypto';
+import { constants, createHmac, createPrivateKey, createPublicKey, sign } from 'node:crypto';
 import { createServer } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -58,6 +58,13 @@ const controls = {
             modulus: () => hmac(Buffer.from(jwk.n, 'base64url')),
             empty: () => hmac(''),
             own: () => sign('sha256', signed, own.privateKey).toString('base64url'),
+            // The issuer's own key, with another algorithm than the one for which it is published.
+            'issuer-pss': () => {
+                const pair = server.issuer.keys.toJSON(true).find((key) => key.kid === 'rs');
+                const key = createPrivateKey({ key: pair, format: 'jwk' });
+                const padding = constants.RSA_PKCS1_PSS_PADDING;
+                return sign('sha256', signed, { key, padding, saltLength: 32 }).toString('base64url');
+            },
         };
         return { token: `${signed}.${signatures[by]()}` };
     },
