@@ -36,7 +36,8 @@ impl Ruled {
              scopes = ['read']
              tools = ['test_simple_*', 'rh_count', 'rh_record*']
              prompts = ['test_simple_*']
-             resources = ['test://static-*']
+             resources = ['test://*']
+             deny_resources = ['test://watched-*', 'test://template/*']
              deny_tools = ['rh_crash']
              [tenants.demo.permissions.write]
              scopes = ['write']
@@ -129,6 +130,10 @@ async fn what_a_client_may_not_use_is_not_there_for_it() -> Result<()> {
         reader.message("prompts/get", json!({ "name": "test_prompt_with_arguments" })),
         reader.message("completion/complete", completion),
         read("test://watched-resource"),
+        read("TEST://watched-resource"),
+        read("test://%77atched-resource"),
+        read(" test://watched-resource"),
+        read("te\tst://watched-resource"),
         reader.message("resources/subscribe", json!({ "uri": "test://watched-resource" })),
         reader.message("logging/setLevel", json!({ "level": "debug" })),
         reader.message("own/method", json!({})),

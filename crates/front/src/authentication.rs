@@ -170,7 +170,8 @@ impl Credential {
     pub(crate) fn lapse(&self, lapses: &Lapses, tenant: &Tenant) -> Lapse {
         let rules = tenant.access.oauth().cloned();
         let (tenant, principal) = (Arc::clone(&tenant.name), self.principal.clone());
-        lapses.lapse(Validity { tenant, principal, accepted: self.accepted, rules })
+        let (accepted, grant) = (self.accepted, self.grant.clone());
+        lapses.lapse(Validity { tenant, principal, accepted, rules, grant })
     }
 }
 

@@ -327,7 +327,7 @@ impl Front {
         tenant: &Tenant,
         endpoint: Endpoint,
     ) -> Refused {
-        let host = host_of_tenant(head);
+        let host = route::host_of_tenant(head);
         let metadata = self.service.urls.metadata_url(tenant, endpoint, host.as_deref());
         challenge::refuse(why, tenant, metadata)
     }
@@ -370,7 +370,7 @@ impl Front {
             "" => Endpoint::Mcp,
             path => route::find_at_host(path)?.protected(),
         };
-        Some((self.tenant_of_host(head)?, endpoint, host_named(head)))
+        Some((self.tenant_of_host(head)?, endpoint, route::host_named(head)))
     }
 
     /// Whether a page was served at a host of the tenant, over TLS.
@@ -409,19 +409,6 @@ impl Front {
             refused.unread(request.take_payload()).into_response()
         })
     }
-}
-
-/// The host that a request names, with a port or without, in lower case.
-fn host_named(head: &RequestHead) -> Option<String> {
-    let authority = head.uri.authority().map(|authority| authority.as_str());
-    let named = || head.headers.get(header::HOST)?.to_str().ok();
-    Some(authority.or_else(named)?.to_ascii_lowercase())
-}
-
-/// The same, if the path has no tenant, since the host names it.
-fn host_of_tenant(head: &RequestHead) -> Option<String> {
-    route::find_at_host(head.uri.path())?;
-    host_named(head)
 }
 
 /// Whether a browser asks for a page whether it may send a request.

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use actix_http::header::HeaderMap;
 use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle};
 use bytes::Bytes;
@@ -35,8 +34,8 @@ pub(crate) struct FrontRequest<'a> {
     /// Whether the path has no tenant, since the host names it.
     pub(crate) is_at_host: bool,
     pub(crate) heads: Heads<'a>,
-    /// All headers, for what most requests do not need.
-    pub(crate) headers: &'a HeaderMap,
+    /// The whole head, for what most requests do not need.
+    pub(crate) head: &'a RequestHead,
     /// The address of the connection: the client's, or its proxy's.
     pub(crate) peer: Option<IpAddr>,
     /// What is reported of the request at its end.
@@ -64,7 +63,7 @@ impl<'a> FrontRequest<'a> {
             query: head.uri.query().unwrap_or_default(),
             is_at_host: route::find_at_host(head.uri.path()).is_some(),
             heads,
-            headers: &head.headers,
+            head,
             peer: head.peer_addr.map(|peer| peer.ip()),
             exchange,
             payload,
@@ -159,8 +158,8 @@ impl Service {
         endpoint: Endpoint,
         needed: &Scopes,
     ) -> Refused {
-        let host = request.is_at_host.then_some(request.heads.host).flatten();
-        let metadata = self.urls.metadata_url(request.tenant, endpoint, host);
+        let host = route::host_of_tenant(request.head);
+        let metadata = self.urls.metadata_url(request.tenant, endpoint, host.as_deref());
         challenge::refuse(&Unauthenticated::Scope(needed.clone()), request.tenant, metadata)
     }
 

@@ -7,9 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tenants::{Access, KeyDigest, OauthRules, Principal, Tenants};
+use tenants::{Access, Key, KeyDigest, OauthRules, Principal, Tenants};
 use tokio::sync::Notify;
 use tokio::time::sleep;
+
+use crate::permissions::Grant;
 
 /// The longest wait until a credential with an end is looked at again. The clock of the machine may be set
 /// meanwhile, and stands still for the timer while the machine sleeps.
@@ -25,6 +27,8 @@ pub(crate) struct Validity {
     pub(crate) accepted: Accepted,
     /// The rules for tokens by which it was accepted, if the tenant had any.
     pub(crate) rules: Option<Arc<OauthRules>>,
+    /// What the stream shows.
+    pub(crate) grant: Option<Box<Grant>>,
 }
 
 /// What a client presented.
@@ -103,6 +107,15 @@ impl Validity {
     fn holds_for(&self, tenants: &Tenants) -> Holds {
         // The sessions of a removed tenant end by themselves, and their streams with them.
         let Some(tenant) = tenants.find(&self.tenant) else { return Holds::UntilChange };
+        // A stream shows what its client could see when it was opened.
+        let is_same_grant = match (&self.grant, &tenant.permissions) {
+            (None, None) => true,
+            (Some(grant), Some(permissions)) => grant.is_by(permissions),
+            _ => false,
+        };
+        if !is_same_grant {
+            return Holds::No;
+        }
         let credentials = match (&tenant.access, self.accepted) {
             (Access::Open, Accepted::Open) => return Holds::UntilChange,
             (Access::Open, _) | (Access::Authenticated(_), Accepted::Open) => return Holds::No,
@@ -114,7 +127,7 @@ impl Validity {
             Accepted::Key(key) => {
                 let found = credentials.keys.as_ref().map(|keys| keys.find(key, now));
                 match found {
-                    Some(Ok(key)) if key.principal == self.principal => match key.expires {
+                    Some(Ok(key)) if self.is_of(key) => match key.expires {
                         None => Holds::UntilChange,
                         Some(expires) => Holds::until(expires, now),
                     },
@@ -129,6 +142,14 @@ impl Validity {
     }
 }
 
+impl Validity {
+    /// Whether the key is still the same client's, with the same scopes where these count.
+    fn is_of(&self, key: &Key) -> bool {
+        let has_scopes = |grant: &Grant| grant.has_scopes(&key.scopes);
+        key.principal == self.principal && self.grant.as_deref().is_none_or(has_scopes)
+    }
+}
+
 impl Holds {
     fn until(end: SystemTime, now: SystemTime) -> Self {
         Self::For(end.duration_since(now).unwrap_or_default())
@@ -137,7 +158,7 @@ impl Holds {
 
 #[cfg(test)]
 mod tests {
-    use tenants::{KeySettings, Settings, Tenant};
+    use tenants::{KeySettings, PermissionSettings, Scopes, Settings, Tenant};
     use tokio::time::timeout;
 
     use super::*;
@@ -169,6 +190,7 @@ mod tests {
             principal: Principal::named(principal),
             accepted,
             rules: None,
+            grant: None,
         })
     }
 
@@ -228,7 +250,7 @@ mod tests {
             let rules = Some(Arc::new(OauthRules::of_issuer("https://i.example")));
             let accepted = Accepted::Token { expires: SystemTime::now() + lasts };
             let (tenant, principal) = ("acme".into(), Principal::named("ada"));
-            lapses.lapse(Validity { tenant, principal, accepted, rules })
+            lapses.lapse(Validity { tenant, principal, accepted, rules, grant: None })
         };
         let mut short = token(Duration::from_millis(300));
         assert!(timeout(Duration::from_millis(50), &mut short).await.is_err());
@@ -238,5 +260,51 @@ mod tests {
         assert!(timeout(SHORT, &mut long).await.is_err(), "the rules are the same");
         tenants.replace([tenant("https://other.example")]);
         timeout(SHORT, long).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_when_its_client_may_see_something_else() {
+        let tenant = |tool: &str, scope: &str| {
+            let scopes = vec![scope.to_owned()];
+            let ada = KeySettings { scopes, ..KeySettings::of_key("a") };
+            let rule = PermissionSettings { tools: vec![tool.into()], ..Default::default() };
+            let settings = Settings {
+                auth: Some("keys".into()),
+                keys: [("ada".to_owned(), ada)].into(),
+                permissions: [("rule".to_owned(), rule)].into(),
+                ..Settings::default()
+            };
+            Tenant::new("acme", &settings).unwrap()
+        };
+        let first = tenant("a", "read");
+        let permissions = first.permissions.clone().unwrap();
+        let tenants = Tenants::new([first]);
+        let lapses = lapses(&tenants);
+        let stream = || {
+            let grant = Grant::new(&permissions, Scopes::of(["read"]), false);
+            lapses.lapse(Validity {
+                tenant: "acme".into(),
+                principal: Principal::named("key:ada"),
+                accepted: Accepted::Key(KeyDigest::of("a")),
+                rules: None,
+                grant: Some(Box::new(grant)),
+            })
+        };
+        let [mut by_rule, mut by_scope] = [stream(), stream()];
+        tenants.replace([tenant("a", "read")]);
+        assert!(timeout(SHORT, &mut by_rule).await.is_err(), "nothing has changed");
+        assert!(timeout(SHORT, &mut by_scope).await.is_err(), "nothing has changed");
+        tenants.replace([tenant("a", "write")]);
+        timeout(SHORT, by_scope).await.expect("the key has another scope");
+        let mut by_rule = stream_after(&tenants, tenant("a", "read"), stream);
+        assert!(timeout(SHORT, &mut by_rule).await.is_err());
+        tenants.replace([tenant("b", "read")]);
+        timeout(SHORT, by_rule).await.expect("the rule allows another tool");
+    }
+
+    /// A stream that is opened once the tenant is this one.
+    fn stream_after(tenants: &Tenants, tenant: Tenant, stream: impl Fn() -> Lapse) -> Lapse {
+        tenants.replace([tenant]);
+        stream()
     }
 }

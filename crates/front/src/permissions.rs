@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::{
     Ambiguous, Body as Posted, ErrorCode, Listed, Message, Named, Rejection, RequestId, named,
-    without_entries,
+    uri_forms, without_entries,
 };
 use tenants::{Judgement, Kind, Permissions, Scopes};
 
@@ -35,6 +35,16 @@ impl Grant {
     /// What a client with these scopes may do.
     pub(crate) fn new(permissions: &Arc<Permissions>, scopes: Scopes, can_step_up: bool) -> Self {
         Self { permissions: Arc::clone(permissions), scopes, can_step_up }
+    }
+
+    /// Whether the client has exactly these scopes.
+    pub(crate) fn has_scopes(&self, scopes: &Scopes) -> bool {
+        self.scopes == *scopes
+    }
+
+    /// Whether this follows from these rules, whatever the scopes.
+    pub(crate) fn is_by(&self, permissions: &Permissions) -> bool {
+        *self.permissions == *permissions
     }
 
     /// Judges each message of a body. A member of a batch that is not permitted is replaced by an
@@ -77,7 +87,7 @@ impl Grant {
     }
 
     fn allows(&self, kind: Kind, name: &str) -> bool {
-        self.permissions.judge(&self.scopes, kind, name) == Judgement::Allowed
+        self.judge_forms(kind, name) == Ok(Judgement::Allowed)
     }
 
     fn judge_one(&self, message: &Message) -> Verdict {
@@ -93,11 +103,29 @@ impl Grant {
             Ok(Named::Resource(uri)) => (Kind::Resource, uri, "there is no such resource"),
             Ok(Named::Method(name)) => (Kind::Method, name.into(), "there is no such method"),
         };
-        match permissions.judge(&self.scopes, kind, &name) {
-            Judgement::Allowed => Verdict::Permitted,
-            Judgement::Needs(scopes) => Verdict::Needs(scopes),
-            Judgement::Denied => Verdict::Denied(denied),
+        match self.judge_forms(kind, &name) {
+            Err(_) => Verdict::Ambiguous,
+            Ok(Judgement::Allowed) => Verdict::Permitted,
+            Ok(Judgement::Needs(scopes)) => Verdict::Needs(scopes),
+            Ok(Judgement::Denied) => Verdict::Denied(denied),
         }
+    }
+
+    /// Judges a name; of a resource each form that a server could make of its URI.
+    fn judge_forms(&self, kind: Kind, name: &str) -> Result<Judgement, Ambiguous> {
+        let judge = |name: &str| self.permissions.judge(&self.scopes, kind, name);
+        if kind != Kind::Resource {
+            return Ok(judge(name));
+        }
+        let mut worst = Judgement::Allowed;
+        for form in uri_forms(name)? {
+            match judge(&form) {
+                Judgement::Denied => return Ok(Judgement::Denied),
+                Judgement::Needs(scopes) => worst = Judgement::Needs(scopes),
+                Judgement::Allowed => {}
+            }
+        }
+        Ok(worst)
     }
 }
 

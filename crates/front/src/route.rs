@@ -1,6 +1,8 @@
 //! Paths: `/{tenant}/mcp`, `/{tenant}/sse` and `/{tenant}/messages`; at the host of a tenant the same
 //! without its name.
 
+use actix_http::{RequestHead, header};
+
 /// The endpoint after the tenant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
@@ -86,6 +88,19 @@ pub(crate) fn find(path: &str) -> Option<(&str, Endpoint)> {
 /// The endpoint that a path names at the host of a tenant.
 pub(crate) fn find_at_host(path: &str) -> Option<Endpoint> {
     Endpoint::named(path.strip_prefix('/')?)
+}
+
+/// The host that a request names, with a port or without, in lower case.
+pub(crate) fn host_named(head: &RequestHead) -> Option<String> {
+    let authority = head.uri.authority().map(|authority| authority.as_str());
+    let named = || head.headers.get(header::HOST)?.to_str().ok();
+    Some(authority.or_else(named)?.to_ascii_lowercase())
+}
+
+/// The same, if the path has no tenant, since the host names it.
+pub(crate) fn host_of_tenant(head: &RequestHead) -> Option<String> {
+    find_at_host(head.uri.path())?;
+    host_named(head)
 }
 
 #[cfg(test)]

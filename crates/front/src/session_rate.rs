@@ -54,7 +54,7 @@ impl SessionRate {
     /// of the client, if it is known.
     pub(crate) fn take(&self, request: &FrontRequest<'_>) -> Result<Option<AddressKey>, Refused> {
         let Some(peer) = request.peer else { return Ok(None) };
-        let forwarded = request.headers.get_all(FORWARDED_FOR).map(HeaderValue::as_bytes);
+        let forwarded = request.head.headers.get_all(FORWARDED_FOR).map(HeaderValue::as_bytes);
         match (self.proxies.client(peer, forwarded), &self.buckets) {
             (Ok(address), Some(buckets)) => {
                 // A bucket is one number, so it is right in any case.

@@ -21,6 +21,7 @@ mod raw;
 mod revision;
 mod session_id;
 pub mod sse;
+mod uri_forms;
 
 pub use error::{ErrorCode, Rejection};
 pub use header_params::HeaderParams;
@@ -37,3 +38,4 @@ pub use mirrored::Mirrored;
 pub use named::{Ambiguous, Named, named};
 pub use revision::Revision;
 pub use session_id::SessionId;
+pub use uri_forms::uri_forms;

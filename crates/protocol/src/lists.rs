@@ -30,7 +30,8 @@ const LISTS: [(&str, &str, Listed); 4] = [
 static RESULT: Needle = Needle::new(|| memchr::memmem::Finder::new("\"result\""));
 
 /// The response without the entries that `keeps` refuses; `None` if it keeps all of them, or if the
-/// message has no list. An entry that names nothing is removed.
+/// message has no list. An entry that names nothing is removed, and a result that cannot be read is
+/// emptied.
 pub fn without_entries(message: &Bytes, keeps: impl Fn(Listed, &str) -> bool) -> Option<Bytes> {
     if !may_hold(message, &RESULT) {
         return None;
@@ -39,8 +40,14 @@ pub fn without_entries(message: &Bytes, keeps: impl Fn(Listed, &str) -> bool) ->
     let mut edits = Edits::default();
     let results = response.members.iter().filter(|(name, _)| name == "result");
     for (_, result) in results {
-        let Some(result) = Object::read(result.get().as_bytes()) else { continue };
-        for (name, list) in &result.members {
+        let Some(members) = Object::read(result.get().as_bytes()) else {
+            // Another parser may read what this one cannot.
+            if result.get().starts_with('{') {
+                edits.replace(message, result.get(), "{}".to_owned());
+            }
+            continue;
+        };
+        for (name, list) in &members.members {
             let Some((_, key, listed)) = LISTS.iter().find(|(list, ..)| list == name) else {
                 continue;
             };
@@ -94,6 +101,12 @@ mod tests {
         ] {
             assert!(!kept(message, &["a"]).unwrap().contains("\"b\""), "{message}");
         }
+    }
+
+    #[test]
+    fn a_result_that_cannot_be_read_is_emptied() {
+        let message = r#"{"id":1,"result":{"\ud800":1,"tools":[{"name":"b"}]}}"#;
+        assert_eq!(kept(message, &["a"]).as_deref(), Some(r#"{"id":1,"result":{}}"#));
     }
 
     #[test]

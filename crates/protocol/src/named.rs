@@ -34,7 +34,12 @@ pub fn named<'a>(message: &'a Message) -> Result<Named<'a>, Ambiguous> {
     let (method, raw) = match message {
         Message::Request(request) => (&request.method, request.raw()),
         Message::Notification(notification) => (&notification.method, notification.raw()),
-        Message::Response(_) => return Ok(Named::Nothing),
+        Message::Response(response) => {
+            let envelope = Object::read(response.raw()).filter(is_clear).ok_or(Ambiguous)?;
+            // A server that ignores case could take it for a request.
+            let is_both = ["method", "params"].iter().any(|key| envelope.get(key).is_some());
+            return if is_both { Err(Ambiguous) } else { Ok(Named::Nothing) };
+        }
     };
     let envelope = Object::read(raw).filter(is_clear).ok_or(Ambiguous)?;
     let (key, of): (_, fn(Cow<'a, str>) -> Named<'a>) = match method {
@@ -65,19 +70,21 @@ fn clear(json: &str) -> Result<Object<'_>, Ambiguous> {
     Object::read(json.as_bytes()).filter(is_clear).ok_or(Ambiguous)
 }
 
-/// Whether no two members have names that differ in case at most.
+/// The members that decide something. Some parsers take one in another case for them.
+const DECIDING: [&str; 9] =
+    ["jsonrpc", "id", "method", "params", "result", "error", "name", "uri", "ref"];
+
+/// Whether each parser finds the same members: no two names differ in case at most, and each that
+/// decides is in its own case. Names beyond visible ASCII are refused: parsers that ignore case take
+/// some of them for ASCII letters.
 fn is_clear(object: &Object<'_>) -> bool {
-    let mut names: Vec<String> =
-        object.members.iter().map(|(name, _)| name.to_lowercase()).collect();
-    names.sort_unstable();
-    let has_two = names.windows(2).any(|pair| pair[0] == pair[1]);
-    // Some parsers take a member in another case for the one that they look for.
-    let is_known = |name: &&str| ["method", "params", "id", "name", "uri", "ref"].contains(name);
-    let differs = object.members.iter().any(|(name, _)| {
-        let lower = name.to_lowercase();
-        **name != *lower && is_known(&lower.as_str())
-    });
-    !has_two && !differs
+    let names: Vec<&str> = object.members.iter().map(|(name, _)| &**name).collect();
+    names.iter().enumerate().all(|(at, name)| {
+        let is_plain = name.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_alone = !names[..at].iter().any(|other| other.eq_ignore_ascii_case(name));
+        let is_other = |known: &&str| known.eq_ignore_ascii_case(name) && known != name;
+        is_plain && is_alone && !DECIDING.iter().any(is_other)
+    })
 }
 
 fn text<'a>(object: &Object<'a>, key: &str) -> Option<Cow<'a, str>> {
@@ -141,6 +148,8 @@ mod tests {
             r#"{"name":"a","n\u0061me":"b"}"#,
             r#"{"name":"a","NAME":"b"}"#,
             r#"{"Name":"a"}"#,
+            "{\"name\":\"a\",\"nam\u{65}\\u0000\":\"b\"}",
+            "{\"name\":\"a\",\"\u{17f}\":\"b\"}",
             r#"{"name":["a"]}"#,
             r#"{"name":7}"#,
             "{}",
@@ -152,6 +161,10 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"ping","METHOD":"tools/call","params":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#,
+            // Go takes the long s for an s.
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"a\"},\"param\u{17f}\":{\"name\":\"b\"}}",
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call","params":{"name":"b"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""},"params":{"name":"b"}}"#,
         ] {
             assert_eq!(named(&message(text)), Err(Ambiguous), "{text}");
         }

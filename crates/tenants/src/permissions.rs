@@ -116,7 +116,10 @@ impl Permissions {
             Some(rule) => {
                 let known = self.scopes();
                 let kept = scopes.iter().filter(|scope| known.has(scope));
-                Judgement::Needs(Scopes::of(rule.scopes.iter().chain(kept)))
+                let needed = Scopes::of(rule.scopes.iter().chain(kept));
+                // Another rule for these scopes may deny it.
+                let denies = self.rules_of(&needed).any(|rule| fits(&rule.deny[at]));
+                if denies { Judgement::Denied } else { Judgement::Needs(needed) }
             }
             None => Judgement::Denied,
         }
@@ -233,6 +236,7 @@ mod tests {
             ("", "echo", Judgement::Allowed),
             ("", "get_a", needs(&["read"])),
             ("", "set_a", needs(&["read", "write"])),
+            ("", "get_secret", Judgement::Denied),
             ("read", "get_a", Judgement::Allowed),
             ("read", "set_a", needs(&["read", "write"])),
             ("read", "get_secret", Judgement::Denied),

@@ -135,7 +135,8 @@ impl TenantsOfThread {
         }
         let copy = |tenant: &Arc<Tenant>| {
             let name: Arc<str> = Arc::from(&*tenant.name);
-            Arc::new(Tenant { name, ..Tenant::clone(tenant) })
+            let permissions = tenant.permissions.as_deref().map(|p| Arc::new(p.clone()));
+            Arc::new(Tenant { name, permissions, ..Tenant::clone(tenant) })
         };
         *self.copy.borrow_mut() = Table::new(self.shared.table().by_name.values().map(copy));
     }
