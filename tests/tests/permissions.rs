@@ -26,7 +26,7 @@ impl Ruled {
              auth = 'keys'
              [tenants.demo.keys.reader]
              sha256 = '{}'
-             scopes = ['read']
+             scopes = ['read', 'no-templates']
              [tenants.demo.keys.writer]
              sha256 = '{}'
              scopes = ['read', 'write']
@@ -37,8 +37,11 @@ impl Ruled {
              tools = ['test_simple_*', 'rh_count', 'rh_record*']
              prompts = ['test_simple_*']
              resources = ['test://*']
-             deny_resources = ['test://watched-*', 'test://template/*']
+             deny_resources = ['test://watched-*']
              deny_tools = ['rh_crash']
+             [tenants.demo.permissions.no_templates]
+             scopes = ['no-templates']
+             deny_resources = ['test://template/*']
              [tenants.demo.permissions.write]
              scopes = ['write']
              tools = ['*']
@@ -263,6 +266,6 @@ async fn a_token_that_lacks_a_scope_is_told_which_ones_to_get() -> Result<()> {
     check::status(&client.send(call).await?, 403)?;
     let metadata = format!("{base}/.well-known/oauth-protected-resource/demo/mcp");
     let said: Value = reqwest::get(metadata).await?.json().await?;
-    ensure!(said["scopes_supported"] == json!(["mcp", "read", "write"]), "{said}");
+    ensure!(said["scopes_supported"] == json!(["mcp", "no-templates", "read", "write"]), "{said}");
     Ok(())
 }
