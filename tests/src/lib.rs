@@ -19,6 +19,7 @@ pub mod monitor;
 pub mod node;
 pub mod nodes;
 pub mod partition;
+mod ports;
 pub mod processes;
 pub mod program;
 pub mod prometheus;

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use crate::history::{History, What};
 use crate::node::{Node, Setup};
+use crate::ports;
 
 /// The maximum time for a node to stop after a request to do so.
 const STOP: Duration = Duration::from_secs(40);
@@ -173,29 +174,7 @@ async fn started(setup: Setup) -> Result<Node> {
     tokio::task::spawn_blocking(move || Node::start(&setup)).await?
 }
 
-/// The maximum number of ports of one test process.
-const PORTS: usize = 37;
-
-/// The number of this process among the test processes that run at the same time. Two tests that
-/// `cargo nextest` runs at once have different slots; different runs have different ids.
-fn share() -> usize {
-    let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok());
-    let run = std::env::var("NEXTEST_RUN_ID").ok();
-    let run = run.and_then(|id| usize::from_str_radix(id.get(..4)?, 16).ok());
-    slot.zip(run).map_or(std::process::id() as usize, |(slot, run): (usize, usize)| run + slot)
-}
-
-/// A port below the range that the kernel assigns ports from, so that it is still free at a
-/// restart.
+/// A port that is still free when the process that listens on it is restarted.
 pub fn port() -> Result<u16> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // Other test processes use other ranges.
-    let from = 10_000 + (share() * PORTS) % 20_000;
-    loop {
-        let port = from + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = u16::try_from(port).context("no port is left")?;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
+    ports::free_port().context("no port is left; other test processes have all of them")
 }

@@ -1,16 +1,18 @@
 //! A node whose store cannot be reached when it starts.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use super::{PATIENCE, Serving, Signal, file, roundhouse, tenant};
 
-/// A port that is free for now.
+#[path = "../../../../tests/src/ports.rs"]
+mod ports;
+
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    ports::free_port().expect("a port that no other test process has")
 }
 
 /// The status and the body of a path of the listener for operators; `None` if nothing listens.

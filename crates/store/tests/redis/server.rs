@@ -1,16 +1,18 @@
 //! Redis servers that are stopped with the test that started them.
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+#[path = "../../../../tests/src/ports.rs"]
+mod ports;
 
 /// How long a server may take to start on a busy machine.
 const START: Duration = Duration::from_secs(20);
@@ -179,31 +181,10 @@ pub(crate) async fn run<T: FromRedisValue>(
     words.query_async(connection).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// The number of this process among the test processes. Two tests that `cargo nextest` runs at
-/// the same time have different slots, and two of its runs have different ids.
-fn share() -> usize {
-    let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok());
-    let run = std::env::var("NEXTEST_RUN_ID").ok();
-    let run = run.and_then(|id| usize::from_str_radix(id.get(..4)?, 16).ok());
-    slot.zip(run).map_or(std::process::id() as usize, |(slot, run): (usize, usize)| run + slot)
-}
-
-/// A port on which no process listened at the time of the check.
-///
-/// It is below the range of outgoing connections, which might take the port before the server
-/// listens on it. A server of a cluster also listens on the port 10,000 above, so that one is
-/// free too.
+/// A port on which no process listened at the time of the check. A server of a cluster also listens on the
+/// port 10,000 above, so that one is free too.
 pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Other test processes use other ranges.
-    let from = 10_000 + (share() % 300) as u16 * 37;
-    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    loop {
-        let port = from + NEXT.fetch_add(1, Ordering::Relaxed);
-        if is_free(port) && is_free(port + 10_000) {
-            return port;
-        }
-    }
+    ports::free_port().expect("a port that no other test process has")
 }
 
 /// The permissions that a store needs, as in the operator's documentation.
