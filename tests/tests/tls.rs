@@ -376,8 +376,8 @@ async fn a_silent_client_loses_its_connection_as_one_with_a_slow_head_does() -> 
     Ok(())
 }
 
-/// The handshakes of all these clients take far longer than a call. Without turns a call waits for
-/// dozens of them each time.
+/// The handshakes of all these clients take far longer than a call. Without permits a call waits for
+/// hundreds of them.
 #[tokio::test]
 async fn a_flood_of_handshakes_does_not_keep_a_client_from_its_calls() -> Result<()> {
     const FLOOD: usize = 400;

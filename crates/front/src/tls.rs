@@ -6,9 +6,9 @@
 
 mod certificates;
 mod pair;
+mod permits;
 mod settings;
 mod stream;
-mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub use self::settings::{PairSettings, TlsSettings};
 pub(crate) use self::stream::{HANDSHAKE, TlsStream};
 
 use self::certificates::Certificates;
-use self::turns::Turns;
+use self::permits::HandshakePermits;
 use crate::client_address::AddressKey;
 
 /// The one protocol that clients can negotiate: HTTP/2 has other bounds.
@@ -64,17 +64,17 @@ impl Tls {
 #[derive(Clone)]
 pub(crate) struct WorkerTls {
     config: Arc<ServerConfig>,
-    turns: Turns,
+    permits: HandshakePermits,
 }
 
 impl WorkerTls {
     pub(crate) fn new(tls: &Tls) -> Self {
-        Self { config: Arc::clone(&tls.config), turns: Turns::default() }
+        Self { config: Arc::clone(&tls.config), permits: HandshakePermits::default() }
     }
 
     /// A connection whose handshake is performed by its first reads.
     pub(crate) fn wrap(&self, stream: TcpStream, peer: Option<SocketAddr>) -> TlsStream {
         let client = peer.map(|peer| AddressKey::of_peer(peer.ip()));
-        TlsStream::new(stream, Arc::clone(&self.config), self.turns.of(client))
+        TlsStream::new(stream, Arc::clone(&self.config), self.permits.of(client))
     }
 }

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::{Accept, TlsStream as Encrypted};
 
-use super::turns::Turn;
+use super::permits::HandshakePermit;
 use crate::metrics::{Handshake as Outcome, count_handshake};
 use crate::transport::Transport;
 
@@ -46,20 +46,24 @@ enum State {
 
 struct Handshake {
     accept: Accept<TcpStream>,
-    turn: Turn,
+    permit: HandshakePermit,
     /// A byte has arrived.
     has_begun: bool,
     is_counted: bool,
 }
 
 impl TlsStream {
-    pub(super) fn new(stream: TcpStream, config: Arc<ServerConfig>, turn: Turn) -> Self {
+    pub(super) fn new(
+        stream: TcpStream,
+        config: Arc<ServerConfig>,
+        permit: HandshakePermit,
+    ) -> Self {
         let accept = TlsAcceptor::from(config).accept_with(stream, |session| {
             session.set_buffer_limit(Some(UNSENT_BYTES));
         });
         Self(State::Handshake(Box::new(Handshake {
             accept,
-            turn,
+            permit,
             has_begun: false,
             is_counted: false,
         })))
@@ -75,9 +79,9 @@ impl Handshake {
             Poll::Ready(None) => return Poll::Ready(None),
             Poll::Ready(Some(HANDSHAKE)) => {
                 self.has_begun = true;
-                ready!(self.turn.poll(context));
+                ready!(self.permit.poll(context));
             }
-            Poll::Ready(Some(_)) if self.has_begun => ready!(self.turn.poll(context)),
+            Poll::Ready(Some(_)) if self.has_begun => ready!(self.permit.poll(context)),
             Poll::Ready(Some(_)) => {
                 self.answer_without_tls();
                 self.count(Outcome::NotTls);

@@ -1,9 +1,9 @@
-//! Turns of handshakes: in each round of a worker's event loop one handshake of the worker goes on.
+//! Permits for the steps of handshakes: in each tick of a worker's event loop one step is permitted.
 //!
-//! A step of a handshake computes for ten times as long as a call, and a flood of clients can ask for
-//! hundreds at once. With turns a call waits for at most one step in each round, however many clients
-//! connect. A worker without calls spends all of its time on handshakes. Clients' addresses get turns
-//! one after another, so an address that asks for many does not delay the others.
+//! A step computes for many times as long as a call, and a flood of clients can cause hundreds at
+//! once. With permits a call waits for at most one step in each tick, however many clients connect. A
+//! worker without calls spends all of its time on handshakes. Clients' addresses get permits one after
+//! another, so an address with many handshakes does not delay those of others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -12,16 +12,16 @@ use std::task::{Context, Poll, Waker};
 
 use crate::client_address::AddressKey;
 
-/// The address that a turn is charged to, if it is known.
+/// The address that a step is charged to, if it is known.
 type Client = Option<AddressKey>;
 
-/// The turns of one worker. Cheap to clone.
+/// The permits of one worker. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Turns(Rc<RefCell<Queue<Weak<Waiting>>>>);
+pub(crate) struct HandshakePermits(Rc<RefCell<Queue<Weak<Waiting>>>>);
 
-/// The turns of one connection.
-pub(crate) struct Turn {
-    turns: Turns,
+/// The permits of one connection.
+pub(crate) struct HandshakePermit {
+    permits: HandshakePermits,
     client: Client,
     waiting: Option<Rc<Waiting>>,
 }
@@ -31,9 +31,9 @@ struct Waiting {
     task: RefCell<Waker>,
 }
 
-/// Who waits for a turn. The number of the worker's connections bounds it.
+/// The connections that wait. The number of the worker's connections bounds it.
 struct Queue<W> {
-    /// The turn of this round is given.
+    /// The permit of this tick is given.
     is_given: bool,
     /// No client without an entry in `order`, and none that has nothing waiting.
     waiting: HashMap<Client, VecDeque<W>>,
@@ -55,7 +55,7 @@ impl<W> Queue<W> {
         of_client.push_back(waiting);
     }
 
-    /// The next one: of each client in turn, the one that has waited for longest.
+    /// The next one: of each client after the other, the one that has waited for longest.
     fn next(&mut self) -> Option<W> {
         let client = self.order.pop_front()?;
         let of_client = self.waiting.get_mut(&client)?;
@@ -69,27 +69,27 @@ impl<W> Queue<W> {
     }
 }
 
-impl Turns {
-    /// The turns of a connection of this client.
-    pub(crate) fn of(&self, client: Client) -> Turn {
-        Turn { turns: self.clone(), client, waiting: None }
+impl HandshakePermits {
+    /// The permits of a connection of this client.
+    pub(crate) fn of(&self, client: Client) -> HandshakePermit {
+        HandshakePermit { permits: self.clone(), client, waiting: None }
     }
 
-    /// Gives a turn in each round, until no connection waits for one.
+    /// Gives a permit in each tick, until no connection waits for one.
     fn give(&self) {
-        let turns = self.clone();
+        let permits = self.clone();
         actix_rt::spawn(async move {
             loop {
                 // All other tasks that are ready run, and sockets are polled.
                 tokio::task::yield_now().await;
-                let Some(next) = turns.next() else { return };
+                let Some(next) = permits.next() else { return };
                 next.is_given.set(true);
                 next.task.borrow().wake_by_ref();
             }
         });
     }
 
-    /// The next connection that is still open. If there is none, the turn is free.
+    /// The next connection that is still open. If there is none, the permit is free.
     fn next(&self) -> Option<Rc<Waiting>> {
         let mut queue = self.0.borrow_mut();
         while let Some(next) = queue.next() {
@@ -102,7 +102,7 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl HandshakePermit {
     /// Ready when the connection may take a step.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(waiting) = &self.waiting {
@@ -113,11 +113,11 @@ impl Turn {
             self.waiting = None;
             return Poll::Ready(());
         }
-        let mut queue = self.turns.0.borrow_mut();
+        let mut queue = self.permits.0.borrow_mut();
         if !queue.is_given {
             queue.is_given = true;
             drop(queue);
-            self.turns.give();
+            self.permits.give();
             return Poll::Ready(());
         }
         let task = RefCell::new(context.waker().clone());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_get_turns_one_after_another_however_many_one_asks_for() {
+    fn clients_get_permits_one_after_another_however_many_one_asks_for() {
         let mut queue = Queue::default();
         (0..5).for_each(|number| queue.add(client(1), (1, number)));
         queue.add(client(2), (2, 0));
@@ -155,19 +155,19 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn one_connection_has_a_turn_in_each_round_and_every_one_gets_it() {
-        let turns = Turns::default();
-        let (steps, rounds) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    async fn one_connection_has_a_permit_in_each_tick_and_every_one_gets_it() {
+        let permits = HandshakePermits::default();
+        let (steps, ticks) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let connections: Vec<_> = (0..100)
             .map(|number| {
-                let (mut turn, steps) = (turns.of(client(number % 7)), Rc::clone(&steps));
+                let (mut permit, steps) = (permits.of(client(number % 7)), Rc::clone(&steps));
                 actix_rt::spawn(async move {
-                    // One that is closed while it waits has no turn, and delays no other.
+                    // One that is closed while it waits has no permit, and delays no other.
                     if number % 10 == 9 {
-                        let _ = poll_fn(|context| Poll::Ready(turn.poll(context))).await;
+                        let _ = poll_fn(|context| Poll::Ready(permit.poll(context))).await;
                         return;
                     }
-                    poll_fn(|context| turn.poll(context)).await;
+                    poll_fn(|context| permit.poll(context)).await;
                     steps.set(steps.get() + 1);
                 })
             })
@@ -175,16 +175,16 @@ mod tests {
         while steps.get() < 90 {
             let before = steps.get();
             tokio::task::yield_now().await;
-            rounds.set(rounds.get() + 1);
-            assert!(steps.get() <= before + 2, "{} steps in a round", steps.get() - before);
-            assert!(rounds.get() < 1_000);
+            ticks.set(ticks.get() + 1);
+            assert!(steps.get() <= before + 2, "{} steps in a tick", steps.get() - before);
+            assert!(ticks.get() < 1_000);
         }
         for connection in connections {
             connection.await.unwrap();
         }
-        assert!(rounds.get() >= 45, "{} rounds", rounds.get());
+        assert!(ticks.get() >= 45, "{} ticks", ticks.get());
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
-        assert!(!turns.0.borrow().is_given, "the turn is not free again");
+        assert!(!permits.0.borrow().is_given, "the permit is not free again");
     }
 }
