@@ -30,6 +30,7 @@ pub mod redis;
 pub mod registry;
 pub mod restless;
 pub mod sse;
+pub mod tls;
 pub mod tools;
 
 pub use node::{Node, Setup};

@@ -90,7 +90,7 @@ impl Setup {
 #[derive(Debug)]
 pub struct Node {
     child: Child,
-    /// The URL for clients: `http://127.0.0.1:PORT`.
+    /// The URL for clients: `http://127.0.0.1:PORT`, or with `https` if the node has TLS.
     pub base: String,
     /// The URL for operators.
     pub admin: String,
@@ -248,11 +248,12 @@ fn read(
     });
 }
 
-/// The first `http://host:port` of a line.
+/// The first `http://host:port` or `https://host:port` of a line.
 fn address(line: &str) -> Option<String> {
-    let start = line.find("http://")?;
-    let rest = &line[start + "http://".len()..];
+    let find = |scheme| Some((scheme, line.find(scheme)?));
+    let (scheme, start) = find("http://").or_else(|| find("https://"))?;
+    let rest = &line[start + scheme.len()..];
     let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]-".contains(c)));
     let host = &rest[..end.unwrap_or(rest.len())];
-    host.contains(':').then(|| format!("http://{}", host.trim_end_matches(':')))
+    host.contains(':').then(|| format!("{scheme}{}", host.trim_end_matches(':')))
 }

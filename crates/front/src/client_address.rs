@@ -36,6 +36,11 @@ pub(crate) enum Unknown {
 }
 
 impl AddressKey {
+    /// The key of a connection's own address, whatever that is.
+    pub(crate) fn of_peer(peer: IpAddr) -> Self {
+        key(peer.to_canonical())
+    }
+
     /// The address, or the first one of the network.
     pub(crate) fn address(self) -> IpAddr {
         self.0

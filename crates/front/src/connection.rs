@@ -16,6 +16,7 @@ use crate::connections_by_address::{ConnectionsByAddress, CountedConnection, Too
 use crate::head_timeout::Timed;
 use crate::metrics::{CONNECTIONS, Closed, GaugeGuard, count_closed};
 use crate::places::{Place, Places};
+use crate::transport::Transport;
 
 /// The response to a client whose address has too many connections. Its request is not read, so every
 /// page may read this response, which says nothing else.
@@ -47,7 +48,11 @@ struct Admitted {
 }
 
 impl ClientConnections {
-    fn admit(&self, stream: &Timed, peer: Option<SocketAddr>) -> Result<Admitted, TooMany> {
+    fn admit<S: Transport>(
+        &self,
+        stream: &Timed<S>,
+        peer: Option<SocketAddr>,
+    ) -> Result<Admitted, TooMany> {
         Ok(Admitted {
             _of_address: self.by_address.count(peer.map(|peer| peer.ip()))?,
             _open: GaugeGuard::new(&CONNECTIONS),
@@ -56,23 +61,26 @@ impl ClientConnections {
     }
 }
 
-/// Serves each connection with `http`. Connections of clients are counted in `clients`.
-pub(crate) fn connection_service<H>(
+/// Serves each connection with `http`, behind what `wrap` makes of it. Connections of clients are
+/// counted in `clients`.
+pub(crate) fn connection_service<H, S>(
     http: H,
+    wrap: impl Fn(TcpStream, Option<SocketAddr>) -> S + Clone,
     limits: ConnectionLimits,
     clients: Option<ClientConnections>,
 ) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = H::Error, InitError = H::InitError>
 where
-    H: ServiceFactory<(Timed, Option<SocketAddr>), Config = (), Response = ()>,
+    H: ServiceFactory<(Timed<S>, Option<SocketAddr>), Config = (), Response = ()>,
+    S: Transport,
 {
     fn_factory(move || {
-        let clients = clients.clone();
+        let (clients, wrap) = (clients.clone(), wrap.clone());
         http.new_service(()).map_ok(move |http| {
             let http = Rc::new(http);
             fn_service(move |stream: TcpStream| {
                 set_up(&stream, limits.write_timeout_secs);
                 let peer = stream.peer_addr().ok();
-                let stream = Timed::new(stream, limits.head_timeout);
+                let stream = Timed::new(wrap(stream, peer), limits.head_timeout);
                 let admitted = clients.as_ref().map(|clients| clients.admit(&stream, peer));
                 let Ok(admitted) = admitted.transpose() else {
                     count_closed(Closed::Address);

@@ -23,6 +23,9 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use crate::head_end::HeadEnd;
+use crate::metrics::{Handshake, count_handshake};
+use crate::tls::HANDSHAKE;
+use crate::transport::Transport;
 
 /// The response to a client whose head is late.
 const REQUEST_TIMEOUT: &[u8] =
@@ -61,6 +64,8 @@ pub(crate) struct HeadProgress {
     since: Cell<Instant>,
     /// The connection is to be closed if no byte of a request has arrived.
     is_unwanted: Cell<bool>,
+    /// A part of a TLS handshake has arrived, and the rest is due.
+    is_in_handshake: Cell<bool>,
     /// The name of the tenant that accepted the last request that was not refused.
     holder: RefCell<Option<Arc<str>>>,
 }
@@ -70,7 +75,7 @@ pub(crate) struct HeadProgress {
 pub(crate) enum Rest {
     /// No byte of a request has arrived.
     Idle,
-    /// A part of a head has arrived.
+    /// A part of a head has arrived, or of a TLS handshake.
     HalfHead,
 }
 
@@ -86,6 +91,7 @@ impl HeadProgress {
             task: RefCell::default(),
             since: Cell::new(Instant::now()),
             is_unwanted: Cell::new(false),
+            is_in_handshake: Cell::new(false),
             holder: RefCell::default(),
         })
     }
@@ -129,6 +135,7 @@ impl HeadProgress {
 
     fn awaited(&self) -> Option<Rest> {
         Some(match self.phase.get() {
+            Phase::First if self.is_in_handshake.get() => Rest::HalfHead,
             Phase::First if !self.end.get().has_begun() => Rest::Idle,
             Phase::Idle => Rest::Idle,
             Phase::First | Phase::Begun => Rest::HalfHead,
@@ -140,6 +147,19 @@ impl HeadProgress {
     pub(crate) fn close(&self) {
         self.is_unwanted.set(true);
         self.wake();
+    }
+
+    /// Whether a part of a TLS handshake has arrived. After the handshake the connection is as a new
+    /// one.
+    fn set_in_handshake(&self, is_in_handshake: bool) {
+        if self.is_in_handshake.replace(is_in_handshake) && !is_in_handshake {
+            self.since.set(Instant::now());
+        }
+    }
+
+    /// No byte of a request has ever arrived.
+    fn is_unused(&self) -> bool {
+        self.phase.get() == Phase::First && !self.end.get().has_begun()
     }
 
     fn wake(&self) {
@@ -251,8 +271,8 @@ impl<B: MessageBody + Unpin> MessageBody for Served<B> {
 
 /// A client's connection. A head that does not arrive in time ends it with a 408.
 #[derive(Debug)]
-pub(crate) struct Timed {
-    stream: TcpStream,
+pub(crate) struct Timed<S = TcpStream> {
+    stream: S,
     heads: Rc<HeadProgress>,
     timeout: Duration,
     /// Boxed, and created only if a head does not arrive in one read.
@@ -261,9 +281,9 @@ pub(crate) struct Timed {
     is_blocked: bool,
 }
 
-impl Timed {
+impl<S: Transport> Timed<S> {
     /// Wraps a connection and times its heads.
-    pub(crate) fn new(stream: TcpStream, timeout: Duration) -> Self {
+    pub(crate) fn new(stream: S, timeout: Duration) -> Self {
         Self { stream, heads: HeadProgress::new(), timeout, late: None, is_blocked: false }
     }
 
@@ -273,9 +293,8 @@ impl Timed {
     }
 
     /// Answers a connection that is not served, before it is closed.
-    pub(crate) fn refuse(self, answer: &[u8]) {
-        // A rest that does not fit into the kernel's buffer is not waited for.
-        let _ = self.stream.try_write(answer);
+    pub(crate) fn refuse(mut self, answer: &[u8]) {
+        self.stream.write_last(answer);
     }
 
     /// Starts, stops and polls the timer.
@@ -297,7 +316,7 @@ impl Timed {
     }
 }
 
-impl AsyncRead for Timed {
+impl<S: Transport> AsyncRead for Timed<S> {
     /// Reads. If a head is late, the reader gets the end of the connection.
     fn poll_read(
         self: Pin<&mut Self>,
@@ -308,14 +327,19 @@ impl AsyncRead for Timed {
         this.note_task(context);
         if this.is_late(context) {
             if !this.is_blocked {
-                // A rest that does not fit into the kernel's buffer is not waited for.
-                let _ = this.stream.try_write(REQUEST_TIMEOUT);
+                this.stream.write_last(REQUEST_TIMEOUT);
             }
             return Poll::Ready(Ok(()));
         }
         let before = into.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, into);
+        if S::HAS_HANDSHAKE {
+            this.heads.set_in_handshake(this.stream.is_in_handshake());
+        }
         let received = &into.filled()[before..];
+        if !S::HAS_HANDSHAKE && received.first() == Some(&HANDSHAKE) && this.heads.is_unused() {
+            count_handshake(Handshake::ListenerWithoutTls);
+        }
         this.heads.received(received);
         if this.heads.is_unwanted.get() {
             match this.heads.awaited() {
@@ -328,7 +352,7 @@ impl AsyncRead for Timed {
     }
 }
 
-impl AsyncWrite for Timed {
+impl<S: Transport> AsyncWrite for Timed<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -44,6 +44,8 @@ mod settings;
 mod sse_body;
 mod stdio;
 mod streamable_http;
+mod tls;
+mod transport;
 mod unfinished;
 
 pub use admin_address::AdminAddress;
@@ -54,3 +56,6 @@ pub use places::HEADROOM as CONNECTIONS_HEADROOM;
 pub use server::{Operators, Running, serve};
 pub use settings::{AdminSettings, AdminToken, Settings};
 pub use stdio::serve_stdio;
+pub use tls::{
+    CertificatePair, CertificatePairs, DEFAULT_PAIR, PairError, PairSettings, Tls, TlsSettings,
+};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use actix_http::{Method, StatusCode};
-use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use telemetry::{ExchangeRecord, Outcome, register};
 
 use crate::route::Endpoint;
@@ -72,6 +72,65 @@ static CLOSED: LazyLock<[IntCounter; 2]> = LazyLock::new(|| {
 /// Counts a connection that was closed to make room.
 pub(crate) fn count_closed(reason: Closed) {
     CLOSED[reason as usize].inc();
+}
+
+/// How a TLS handshake with a client ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Handshake {
+    /// With a signature of the certificate's key.
+    Completed = 0,
+    /// With a ticket of an earlier connection.
+    Resumed = 1,
+    /// The client sent something else than TLS.
+    NotTls = 2,
+    /// The client has no version, cipher or protocol in common with the node.
+    Incompatible = 3,
+    /// The client ended it with an alert: it does not trust the certificate.
+    RefusedByClient = 4,
+    /// The client sent what is no handshake.
+    Invalid = 5,
+    /// The connection ended first: the client left, or took too long.
+    Unfinished = 6,
+    /// The listener has no TLS, and the client began a handshake.
+    ListenerWithoutTls = 7,
+}
+
+static HANDSHAKES: LazyLock<[IntCounter; 8]> = LazyLock::new(|| {
+    let handshakes = register::counters(
+        "roundhouse_front_tls_handshakes_total",
+        "TLS handshakes with clients that are over, by outcome.",
+        &["outcome"],
+    );
+    [
+        "completed",
+        "resumed",
+        "not_tls",
+        "incompatible",
+        "refused_by_client",
+        "invalid",
+        "unfinished",
+        "listener_without_tls",
+    ]
+    .map(|outcome| handshakes.with_label_values(&[outcome]))
+});
+
+/// Counts a TLS handshake that is over.
+pub(crate) fn count_handshake(outcome: Handshake) {
+    HANDSHAKES[outcome as usize].inc();
+}
+
+static CERTIFICATE_ENDS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register::gauges(
+        "roundhouse_front_tls_certificate_expiry_timestamp_seconds",
+        "When a certificate for clients ends, by its name in the settings.",
+        &["certificate"],
+    )
+});
+
+/// Shows when each of these certificates ends, and nothing of former ones.
+pub(crate) fn show_certificates<'a>(ends: impl Iterator<Item = (&'a str, i64)>) {
+    CERTIFICATE_ENDS.reset();
+    ends.for_each(|(name, ends)| CERTIFICATE_ENDS.with_label_values(&[name]).set(ends));
 }
 
 /// Why a body was answered 408.
@@ -176,6 +235,8 @@ pub(crate) fn register_metrics() {
     LazyLock::force(&SESSIONS_THROTTLED);
     LazyLock::force(&CLOSED);
     LazyLock::force(&CUT);
+    LazyLock::force(&HANDSHAKES);
+    LazyLock::force(&CERTIFICATE_ENDS);
 }
 
 /// Counts one answered request.

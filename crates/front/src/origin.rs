@@ -74,12 +74,16 @@ impl Gate {
 impl Settings {
     /// The host names that are the node's own, in lower case, without ports.
     pub fn own_hosts(&self) -> Vec<String> {
-        let public = self.public_url.as_deref().and_then(origin_of);
-        let public = public.and_then(|(origin, _)| Some(origin.split_once("://")?.1.to_owned()));
         let loopback = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
-        let written = self.allowed_hosts.iter().cloned().chain(public);
-        let name = |host: String| split_port(&host).map(|(name, _)| name.to_ascii_lowercase());
-        written.filter_map(name).chain(loopback).collect()
+        let name = |host: &String| split_port(host).map(|(name, _)| name.to_ascii_lowercase());
+        let written = self.allowed_hosts.iter().filter_map(name);
+        written.chain(self.public_host()).chain(loopback).collect()
+    }
+
+    /// The host of `public_url`, in lower case, without its port.
+    pub fn public_host(&self) -> Option<String> {
+        let (origin, _) = origin_of(self.public_url.as_deref()?)?;
+        split_port(origin.split_once("://")?.1).map(|(name, _)| name.to_owned())
     }
 
     /// Everything that is wrong with the settings of origins, hosts and proxies: each must be written

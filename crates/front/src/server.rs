@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use actix_http::{HttpService, KeepAlive, Request};
 use actix_rt::task::JoinHandle;
-use actix_web::dev::{Server, ServerHandle, fn_service};
+use actix_web::dev::{Server, ServerHandle, ServiceFactory, fn_service};
 use actors::Handle;
 use budget::Budget;
 use telemetry::Readiness;
 use tenants::Tenants;
+use tokio::net::TcpStream;
 
 use crate::admin::{Access, Operated};
 use crate::admin_address::{AdminAddress, Bound};
@@ -25,7 +26,9 @@ use crate::drain::Drain;
 use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
 use crate::places::{HEADROOM, Places};
-use crate::{AdminSettings, Error, Reporting, Settings, connection, metrics};
+use crate::tls::WorkerTls;
+use crate::transport::Transport;
+use crate::{AdminSettings, Error, Reporting, Settings, Tls, connection, metrics};
 
 /// How long a connection that was answered before its body was read is still read, so that the
 /// client can receive the answer. Then it is closed, whether or not the client still sends.
@@ -55,6 +58,7 @@ pub fn serve(
 /// The listener for operators, running before clients can be served.
 pub struct Operators {
     server: AdminServer,
+    tls: Option<Tls>,
     drain: Arc<Drain>,
     handle: Arc<OnceLock<Handle>>,
 }
@@ -80,7 +84,13 @@ impl Operators {
         };
         let (bound, address) =
             Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
-        Ok(Self { server: AdminServer::start(bound, address, operated), drain, handle })
+        let server = AdminServer::start(bound, address, operated);
+        Ok(Self { server, tls: None, drain, handle })
+    }
+
+    /// Has clients served over TLS.
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Listens for clients as well. If that fails, operators are still served.
@@ -113,7 +123,8 @@ impl Operators {
         let by_address = Arc::new(ConnectionsByAddress::new(settings)?);
         let failed = refused(&settings.listen, "front.listen");
         let (listener, address) = bind_tcp(settings.listen).map_err(&failed)?;
-        let clients = client_server(settings, front, by_address, listener).map_err(&failed)?;
+        let tls = self.tls.clone();
+        let clients = client_server(settings, front, by_address, tls, listener).map_err(&failed)?;
         // Clients are served once.
         let _ = self.handle.set(handle);
         Ok((address, Listening::start(clients)))
@@ -133,12 +144,11 @@ fn refused(
     move |source| Error::Listen { address: address.clone(), setting, source }
 }
 
-/// Passes every request to [`Front::answer`]. There are three paths: a routing table, extractors
-/// and boxed futures would cost more than the answer.
 fn client_server(
     settings: &Settings,
     front: Front,
     by_address: Arc<ConnectionsByAddress>,
+    tls: Option<Tls>,
     listener: TcpListener,
 ) -> std::io::Result<Server> {
     let workers = settings.worker_count();
@@ -157,29 +167,66 @@ fn client_server(
         .max_concurrent_connections(connections_max.saturating_add(HEADROOM))
         .shutdown_timeout(SHUTDOWN_SECS_MAX)
         .disable_signals();
-    let stopping = server.graceful_shutdown_signal();
-    let service = move || {
-        let front = Rc::new(front.for_worker());
+    let signal = server.graceful_shutdown_signal();
+    let stopping = move || {
+        let signal = signal.clone();
+        async move { signal.notified().await }
+    };
+    let clients =
+        ClientService { front, by_address, connections_max, limits, keep_alive, stopping };
+    let server = match tls {
+        None => server.listen("clients", listener, move || clients.for_worker(|tcp, _| tcp))?,
+        Some(tls) => server.listen("clients", listener, move || {
+            let tls = WorkerTls::new(&tls);
+            clients.for_worker(move |tcp, peer| tls.wrap(tcp, peer))
+        })?,
+    };
+    Ok(server.run())
+}
+
+/// Serves the connections of clients. `stopping` returns a future that is ready when the server stops.
+#[derive(Clone)]
+struct ClientService<N> {
+    front: Front,
+    by_address: Arc<ConnectionsByAddress>,
+    connections_max: usize,
+    limits: connection::ConnectionLimits,
+    keep_alive: KeepAlive,
+    stopping: N,
+}
+
+impl<N, F> ClientService<N>
+where
+    N: Fn() -> F + Clone + 'static,
+    F: Future<Output = ()> + 'static,
+{
+    /// Passes every request to [`Front::answer`]. There are three paths: a routing table, extractors
+    /// and boxed futures would cost more than the answer.
+    fn for_worker<S, W>(
+        &self,
+        wrap: W,
+    ) -> impl ServiceFactory<TcpStream, Config = (), Response = (), InitError = ()> + use<N, F, S, W>
+    where
+        S: Transport,
+        W: Fn(TcpStream, Option<SocketAddr>) -> S + Clone,
+    {
+        let front = Rc::new(self.front.for_worker());
         // Sessions that this node takes over may be assigned to this worker.
         front.register_thread();
         let expecting = Rc::clone(&front);
         let clients = ClientConnections {
-            places: Places::new(connections_max),
-            by_address: Arc::clone(&by_address),
+            places: Places::new(self.connections_max),
+            by_address: Arc::clone(&self.by_address),
         };
-        let stopping = stopping.clone();
         let http = HttpService::build()
-            .keep_alive(keep_alive)
-            .client_request_timeout(limits.head_timeout)
+            .keep_alive(self.keep_alive)
+            .client_request_timeout(self.limits.head_timeout)
             .client_disconnect_timeout(LINGER)
             // A client that closes its half counts as disconnected. Otherwise the server would
             // detect the disconnect of an SSE client only at its next write to the stream.
             .h1_allow_half_closed(false)
-            .graceful_shutdown_signal(move || {
-                let stopping = stopping.clone();
-                async move { stopping.notified().await }
-            })
-            .on_connect_ext(|connection: &Timed, shared| {
+            .graceful_shutdown_signal(self.stopping.clone())
+            .on_connect_ext(|connection: &Timed<S>, shared| {
                 shared.insert(Rc::clone(connection.heads()));
             })
             .expect(fn_service(move |request: Request| ready(expecting.expect(request))))
@@ -192,9 +239,8 @@ fn client_server(
                     response.map(|response| response.map_body(|_, body| Served::new(body, serving)))
                 })
             });
-        connection::connection_service(http, limits, Some(clients))
-    };
-    Ok(server.listen("clients", listener, service)?.run())
+        connection::connection_service(http, wrap, self.limits, Some(clients))
+    }
 }
 
 /// A server that runs on an arbiter.

@@ -10,7 +10,7 @@ use budget::{Budget, ShareLimits};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 
-use crate::AdminAddress;
+use crate::{AdminAddress, TlsSettings};
 
 /// The listener for clients and its bounds.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -84,6 +84,8 @@ pub struct Settings {
     pub write_timeout_secs: u32,
     /// Threads that serve clients; 0 for one a core.
     pub workers: usize,
+    /// `[front.tls]`: the certificates for clients. Without them clients have no TLS.
+    pub tls: TlsSettings,
 }
 
 impl Default for Settings {
@@ -110,6 +112,7 @@ impl Default for Settings {
             body_grace_secs: 5,
             write_timeout_secs: 60,
             workers: 0,
+            tls: TlsSettings::default(),
         }
     }
 }

@@ -12,11 +12,12 @@ use actors::{Care, Handle};
 use backends::sandbox::Protection;
 use budget::Budget;
 use cluster::Membership;
-use front::{Operators, Reporting};
+use front::{Operators, Reporting, Tls};
 use store::Store;
 use telemetry::{AccessLog, Readiness};
 
 use crate::advice::Advice;
+use crate::certificates::{CertificateReload, CertificateRequests};
 use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
@@ -104,9 +105,27 @@ impl Plan {
     }
 
     /// Applies changes of the settings while the node runs, if it has a file.
-    fn reload(&mut self, handle: &Handle, bodies: Budget, readiness: &Readiness) -> Option<Reload> {
+    fn reload(
+        &mut self,
+        handle: &Handle,
+        bodies: Budget,
+        readiness: &Readiness,
+        certificates: Option<CertificateRequests>,
+    ) -> Option<Reload> {
         let reloading = self.reloading.take()?;
-        Some(Reload::new(reloading, self, bodies, handle.clone(), readiness.clone()))
+        let (handle, readiness) = (handle.clone(), readiness.clone());
+        Some(Reload::new(reloading, self, bodies, handle, readiness, certificates))
+    }
+
+    /// The TLS of the listener for clients, and what replaces its certificates.
+    fn tls(&mut self, readiness: &Readiness) -> Result<Option<ServedTls>, Problems> {
+        let Some(read) = self.certificates.take() else { return Ok(None) };
+        let tls = Tls::new(read.pairs.clone()).map_err(|error| {
+            Problems::one(format!("TLS for clients cannot be set up: {error}; start it again"))
+        })?;
+        let (settings, secs) = (self.settings.front.tls.clone(), self.settings.node.reload_secs);
+        let reload = CertificateReload::new(tls.clone(), read, settings, secs, readiness.clone());
+        Ok(Some(ServedTls { tls, reload }))
     }
 
     /// Where the exchanges of this node are reported.
@@ -170,7 +189,9 @@ impl Plan {
         self.findings.forget_places();
         let readiness = Readiness::waiting_for("starting");
         // Probes are answered from now on: a node that waits for its store is alive and not ready.
-        let operators = Operators::serve(&self.settings.admin, readiness.clone())?;
+        let served_tls = self.tls(&readiness)?;
+        let operators = Operators::serve(&self.settings.admin, readiness.clone())?
+            .with_tls(served_tls.as_ref().map(|served| served.tls.clone()));
         let mut stop = pin!(stop);
         readiness.hold(WAITING);
         let joined = tokio::select! {
@@ -217,7 +238,10 @@ impl Plan {
             cluster.is_alone(),
         ));
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
-        let reload = self.reload(&handle, bodies, &readiness);
+        let (certificates, requests) = served_tls.map(|served| served.reload).unzip();
+        // The certificates are read again also in a node without a settings file.
+        let renewing = certificates.map(|reload| actix_rt::spawn(reload.run()));
+        let reload = self.reload(&handle, bodies, &readiness, requests.clone());
         let reloading = reload.map(|reload| actix_rt::spawn(reload.run()));
         let showing = watch::children(self.budgets.children.clone(), self.tenant_labels.clone());
         let showing = actix_rt::spawn(showing);
@@ -228,7 +252,7 @@ impl Plan {
             () = cluster.marked_dead() => true,
         };
         readiness.hold("stopping");
-        reloading.inspect(|reloading| reloading.abort());
+        reloading.into_iter().chain(renewing).for_each(|reloading| reloading.abort());
         running.drain();
         if dead {
             // Other nodes already own its sessions: this node must not send anything more.
@@ -254,6 +278,12 @@ impl Plan {
         watching.abort();
         Ok(())
     }
+}
+
+/// The TLS of the listener for clients.
+struct ServedTls {
+    tls: Tls,
+    reload: (CertificateReload, CertificateRequests),
 }
 
 async fn sweep(store: Arc<dyn Store>) {

@@ -10,7 +10,7 @@ use front::AdminToken;
 use store::redis::Secret;
 
 /// Largest file that is read; a larger one is not a password, certificate or key.
-const BYTES_MAX: u64 = 1 << 20;
+pub(crate) const BYTES_MAX: u64 = 1 << 20;
 
 /// The permission bits for users other than the owner and the group.
 const OTHERS: u32 = 0o007;

@@ -34,6 +34,7 @@ mod added_tenants;
 mod advice;
 mod assemble;
 mod bounds;
+mod certificates;
 pub mod cli;
 mod client_file;
 mod demo;

@@ -12,6 +12,9 @@ const PROGRAM: usize = 128 << 20;
 /// what the HTTP layer reads ahead (128 KiB of a head or of further requests, 32 KiB of a body), and
 /// what it has written and the client has not read (two pieces of 32 KiB).
 const CONNECTION: usize = (24 + 128 + 32 + 64) << 10;
+/// What TLS adds to it: a message of the handshake (64 KiB), a record that has arrived in part and one that
+/// is read (18 KiB and 16 KiB), what it has encrypted and the client has not read (32 KiB), and its keys.
+const TLS: usize = (64 + 34 + 32 + 6) << 10;
 /// A session that keeps less than a granule: its actor, its machine, its record in memory.
 const SESSION: usize = 4 << 10;
 /// A process of a server: its tasks, its pipes, and what its line buffer holds below a granule.
@@ -45,7 +48,8 @@ impl Memory {
             sessions_bytes,
             bodies_bytes: settings.front.bodies_bytes_max,
             peers_bytes: if peers.listen.is_empty() { 0 } else { peers.waiting_bytes_max },
-            connections: connections.saturating_mul(CONNECTION),
+            connections: connections
+                .saturating_mul(CONNECTION + if settings.front.tls.is_on() { TLS } else { 0 }),
             sessions: settings
                 .sessions
                 .sessions_max

@@ -30,6 +30,41 @@ pub(crate) static RELOADS_APPLIED: LazyLock<IntCounter> =
 pub(crate) static RELOADS_REFUSED: LazyLock<IntCounter> =
     LazyLock::new(|| RELOADS.with_label_values(&["refused"]));
 
+static CERTIFICATE_READS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_front_tls_reloads_total",
+        "Times that changed certificates for clients were read, by outcome.",
+        &["outcome"],
+    )
+});
+
+/// All certificates could be read.
+static CERTIFICATES_APPLIED: LazyLock<IntCounter> =
+    LazyLock::new(|| CERTIFICATE_READS.with_label_values(&["applied"]));
+
+/// At least one certificate could not be used.
+static CERTIFICATES_REFUSED: LazyLock<IntCounter> =
+    LazyLock::new(|| CERTIFICATE_READS.with_label_values(&["refused"]));
+
+/// Counts that the certificates for clients were read again.
+pub(crate) fn count_certificates_read(are_all_usable: bool) {
+    if are_all_usable { &CERTIFICATES_APPLIED } else { &CERTIFICATES_REFUSED }.inc();
+}
+
+static REFUSED_CERTIFICATES: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register::gauges(
+        "roundhouse_front_tls_certificate_refused",
+        "1 while the files of a certificate cannot be used, by its name in the settings.",
+        &["certificate"],
+    )
+});
+
+/// Shows which certificates have files that cannot be used.
+pub(crate) fn show_refused_certificates<'a>(names: impl Iterator<Item = &'a str>) {
+    REFUSED_CERTIFICATES.reset();
+    names.for_each(|name| REFUSED_CERTIFICATES.with_label_values(&[name]).set(1));
+}
+
 static TENANT_CHILDREN: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     register::gauges(
         "roundhouse_tenant_children",
@@ -56,6 +91,9 @@ pub(crate) fn show_children(labels: &TenantLabels, budget: &Budget) {
 pub(crate) fn show() {
     LazyLock::force(&RELOADS_APPLIED);
     LazyLock::force(&RELOADS_REFUSED);
+    LazyLock::force(&CERTIFICATES_APPLIED);
+    LazyLock::force(&CERTIFICATES_REFUSED);
+    LazyLock::force(&REFUSED_CERTIFICATES);
     BUILD.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
 }
 

@@ -18,6 +18,7 @@ use crate::plan::Plan;
 pub struct Node {
     address: SocketAddr,
     admin_address: AdminAddress,
+    has_tls: bool,
     tenants: Vec<String>,
     stop: oneshot::Sender<()>,
     stopped: oneshot::Receiver<()>,
@@ -26,6 +27,7 @@ pub struct Node {
 impl Node {
     pub(crate) async fn start(plan: Plan) -> Result<Self, Error> {
         let tenants = plan.tenants.by_name().iter().map(|tenant| tenant.name.to_string()).collect();
+        let has_tls = plan.certificates.is_some();
         let (started, starting) = oneshot::channel();
         let (stop, stopping) = oneshot::channel::<()>();
         let (over, stopped) = oneshot::channel();
@@ -34,7 +36,7 @@ impl Node {
             actix_rt::System::new().block_on(serve(plan, started, stopping, over))
         })?;
         let (address, admin_address) = starting.await.map_err(|_| Error::Died)??;
-        Ok(Self { address, admin_address, tenants, stop, stopped })
+        Ok(Self { address, admin_address, has_tls, tenants, stop, stopped })
     }
 
     /// Address of the listener for clients.
@@ -44,7 +46,8 @@ impl Node {
 
     /// URL of a tenant's Streamable HTTP endpoint, as reachable from this machine.
     pub fn url(&self, tenant: &str) -> String {
-        format!("http://{}/{tenant}/mcp", reachable(self.address))
+        let scheme = if self.has_tls { "https" } else { "http" };
+        format!("{scheme}://{}/{tenant}/mcp", reachable(self.address))
     }
 
     /// URL of the listener for operators, as reachable from this machine; `unix:` and a path for a

@@ -14,6 +14,7 @@ use store::Store;
 use telemetry::TenantLabels;
 use tenants::{Tenant, Tenants};
 
+use crate::certificates::{self, Certificates};
 use crate::homes::{Home, StateDir};
 use crate::node_variables::NodeVariables;
 use crate::records::Records;
@@ -80,6 +81,8 @@ pub(crate) struct Plan {
     /// Whether other nodes can reach the records of the store. Otherwise they are in the memory of
     /// this process.
     pub(crate) store_is_shared: bool,
+    /// The certificates for clients; `None` if the listener has no TLS.
+    pub(crate) certificates: Option<Certificates>,
     /// How the node reads its settings again; `None` if it does not.
     pub(crate) reloading: Option<Reloading>,
 }
@@ -104,6 +107,12 @@ impl Plan {
         ] {
             files::warning_of_open_key(key, path).into_iter().for_each(|text| problems.warn(text));
         }
+        certificates::check_names(&settings.front.tls, &mut problems);
+        let certificates = match &base {
+            Base::Start { .. } => certificates::read(&settings.front.tls, &mut problems),
+            // Its certificates are read again by themselves: one that cannot be used stops nothing.
+            Base::Running(_) => certificates::read(&settings.front.tls, &mut Problems::default()),
+        };
         let unusable = programs::unusable(&settings, &problems);
         let variables = NodeVariables::of_process();
         let (children, budgets, store) = match base {
@@ -154,6 +163,9 @@ impl Plan {
         }
         for (at, problem) in hosts_of_others(&tenants, &settings.front.own_hosts()) {
             problems.add_in(&at, problem);
+        }
+        if let Some(read) = &certificates {
+            certificates::warn(&settings, &read.pairs, &tenants, &mut problems);
         }
         if settings.tenants.is_empty() {
             let folder = &settings.node.tenants_dir;
@@ -221,6 +233,7 @@ impl Plan {
             tenant_labels,
             store: records.store,
             store_is_shared: records.shared,
+            certificates,
             reloading: None,
         })
     }

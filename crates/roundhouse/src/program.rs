@@ -21,7 +21,7 @@ use crate::settings::{
     self, BackendSettings, Environment, Problems, Reading, Settings, TenantSettings,
 };
 use crate::signals::Signals;
-use crate::{Node, Roundhouse, added_tenants, demo, homes, sandbox, started_servers};
+use crate::{Node, Roundhouse, added_tenants, certificates, demo, homes, sandbox, started_servers};
 
 /// Runs the command until it is done or the process is asked to stop.
 pub fn run(command: Command) -> anyhow::Result<()> {
@@ -169,7 +169,10 @@ fn check(check: &Check) -> anyhow::Result<()> {
     for warning in descriptors_of(&plan.settings).warnings() {
         findings.warn(warning);
     }
-    print(&format!("{}{}", found(&check.config, &plan.settings), protections(&plan)))?;
+    let certificates = plan.certificates.as_ref();
+    let certificates = certificates.map(|read| certificates::summary(&read.pairs));
+    let found = found(&check.config, &plan.settings, &certificates.unwrap_or_default());
+    print(&format!("{found}{}", protections(&plan)))?;
     let warnings = findings.findings();
     for warning in &warnings {
         print(&format!("{warning}\n"))?;
@@ -251,9 +254,10 @@ fn say_notes(notes: impl Iterator<Item = String>) {
     }
 }
 
-fn found(file: &Path, settings: &Settings) -> String {
+fn found(file: &Path, settings: &Settings, certificates: &str) -> String {
     let mut found = format!("{} is fine\n", file.display());
-    found += &format!("clients: {}\n", settings.front.listen);
+    let over_tls = if settings.front.tls.is_on() { " over TLS" } else { "" };
+    found += &format!("clients: {}{over_tls}\n{certificates}", settings.front.listen);
     found += &format!("operators: {}\n", settings.admin.listen);
     for (name, tenant) in &settings.tenants {
         let auth = tenant.tenant.auth.clone().unwrap_or_default();

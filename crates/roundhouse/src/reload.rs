@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use self::changes::{Changes, warn_of_other_changes};
 use self::watched::Watched;
 use crate::advice::Advice;
+use crate::certificates::CertificateRequests;
 use crate::homes;
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
 use crate::plan::{Base, Named, Plan, Shared};
@@ -98,6 +99,8 @@ pub(crate) struct Reload {
     /// How many tenants were removed.
     removals: u64,
     advice: Advice,
+    /// `None` if clients have no TLS.
+    certificates: Option<CertificateRequests>,
 }
 
 /// One removal of a tenant.
@@ -116,6 +119,7 @@ impl Reload {
         bodies: Budget,
         handle: Handle,
         readiness: Readiness,
+        certificates: Option<CertificateRequests>,
     ) -> Self {
         Self {
             applied: reloading.digests.clone(),
@@ -133,6 +137,7 @@ impl Reload {
             readiness,
             removals: 0,
             advice: Advice::of(plan),
+            certificates,
         }
     }
 
@@ -172,6 +177,10 @@ impl Reload {
                          {problems}"
                     );
                 }
+            }
+            // Also if the settings were refused: a certificate stops nothing, and nothing stops it.
+            if let Some(certificates) = &self.certificates {
+                certificates.read_again(&self.settings.front.tls);
             }
         }
     }

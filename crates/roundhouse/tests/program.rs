@@ -1,5 +1,6 @@
 //! The program from the command line: its output, its refusals and its exit codes.
 
+mod certificates;
 #[cfg(target_os = "linux")]
 mod environment;
 mod messages;

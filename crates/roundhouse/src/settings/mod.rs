@@ -152,6 +152,9 @@ impl Settings {
         let mut keys = BTreeMap::new();
         shape::leaves("", &Self::default(), &mut keys);
         keys.remove("tenants");
+        keys.remove("front.tls.certificates");
+        let pair = front::PairSettings::default();
+        shape::leaves("front.tls.certificates.*", &pair, &mut keys);
         shape::leaves("tenants.*", &tenants::Settings::default(), &mut keys);
         shape::leaves("tenants.*", &actors::Care::default(), &mut keys);
         keys.remove("tenants.*.keys");
@@ -165,19 +168,32 @@ impl Settings {
         keys
     }
 
-    /// These settings with the tenants of others, and where those and their secrets are read.
+    /// These settings with the tenants of others, where those and their secrets are read, and the files
+    /// of certificates.
     pub(crate) fn with_tenants_of(&self, other: Self) -> Self {
+        let keeps_tls = self.keeps_tls_in(&other);
         let NodeSettings { tenants_dir, secrets_dir, .. } = other.node;
         let node = NodeSettings { tenants_dir, secrets_dir, ..self.node.clone() };
-        Self { tenants: other.tenants, node, ..self.clone() }
+        let mut settings = Self { tenants: other.tenants, node, ..self.clone() };
+        if keeps_tls {
+            settings.front.tls = other.front.tls;
+        }
+        settings
+    }
+
+    /// Whether clients have TLS both here and in `other`: a listener cannot change.
+    fn keeps_tls_in(&self, other: &Self) -> bool {
+        self.front.tls.is_on() && other.front.tls.is_on()
     }
 
     /// The keys that have other values than in `other`, except those of [`Self::with_tenants_of`].
     pub(crate) fn keys_changed_in(&self, other: &Self) -> Vec<String> {
+        let keeps_tls = self.keeps_tls_in(other);
         let keys = |settings: &Self| {
             let mut keys = BTreeMap::new();
             shape::leaves("", &Self { tenants: BTreeMap::new(), ..settings.clone() }, &mut keys);
             keys.retain(|key, _| !matches!(&**key, "node.tenants_dir" | "node.secrets_dir"));
+            keys.retain(|key, _| !keeps_tls || !key.starts_with("front.tls."));
             keys
         };
         let (own, others) = (keys(self), keys(other));
@@ -221,7 +237,13 @@ impl Settings {
             .with("rerun", Shape::Text)
             .with("idle_stop_secs", Shape::Number)
             .with("backends", backends);
-        Shape::of(&Self::default()).with("tenants", Shape::Named(Box::new(tenant)))
+        let pair = Shape::of(&front::PairSettings::default());
+        let tls = Shape::of(&front::TlsSettings::default())
+            .with("certificates", Shape::Named(Box::new(pair)));
+        let front = Shape::of(&front::Settings::default()).with("tls", tls);
+        Shape::of(&Self::default())
+            .with("front", front)
+            .with("tenants", Shape::Named(Box::new(tenant)))
     }
 }
 

@@ -1,0 +1,190 @@
+//! Permits for the steps of handshakes: in each tick of a worker's event loop one step is permitted.
+//!
+//! A step computes for many times as long as a call, and a flood of clients can cause hundreds at
+//! once. With permits a call waits for at most one step in each tick, however many clients connect. A
+//! worker without calls spends all of its time on handshakes. Clients' addresses get permits one after
+//! another, so an address with many handshakes does not delay those of others.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use crate::client_address::AddressKey;
+
+/// The address that a step is charged to, if it is known.
+type Client = Option<AddressKey>;
+
+/// The permits of one worker. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct HandshakePermits(Rc<RefCell<Queue<Weak<Waiting>>>>);
+
+/// The permits of one connection.
+pub(crate) struct HandshakePermit {
+    permits: HandshakePermits,
+    client: Client,
+    waiting: Option<Rc<Waiting>>,
+}
+
+struct Waiting {
+    is_given: Cell<bool>,
+    task: RefCell<Waker>,
+}
+
+/// The connections that wait. The number of the worker's connections bounds it.
+struct Queue<W> {
+    /// The permit of this tick is given.
+    is_given: bool,
+    /// No client without an entry in `order`, and none that has nothing waiting.
+    waiting: HashMap<Client, VecDeque<W>>,
+    order: VecDeque<Client>,
+}
+
+impl<W> Default for Queue<W> {
+    fn default() -> Self {
+        Self { is_given: false, waiting: HashMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<W> Queue<W> {
+    fn add(&mut self, client: Client, waiting: W) {
+        let of_client = self.waiting.entry(client).or_default();
+        if of_client.is_empty() {
+            self.order.push_back(client);
+        }
+        of_client.push_back(waiting);
+    }
+
+    /// The next one: of each client after the other, the one that has waited for longest.
+    fn next(&mut self) -> Option<W> {
+        let client = self.order.pop_front()?;
+        let of_client = self.waiting.get_mut(&client)?;
+        let next = of_client.pop_front();
+        if of_client.is_empty() {
+            self.waiting.remove(&client);
+        } else {
+            self.order.push_back(client);
+        }
+        next
+    }
+}
+
+impl HandshakePermits {
+    /// The permits of a connection of this client.
+    pub(crate) fn of(&self, client: Client) -> HandshakePermit {
+        HandshakePermit { permits: self.clone(), client, waiting: None }
+    }
+
+    /// Gives a permit in each tick, until no connection waits for one.
+    fn give(&self) {
+        let permits = self.clone();
+        actix_rt::spawn(async move {
+            loop {
+                // All other tasks that are ready run, and sockets are polled.
+                tokio::task::yield_now().await;
+                let Some(next) = permits.next() else { return };
+                next.is_given.set(true);
+                next.task.borrow().wake_by_ref();
+            }
+        });
+    }
+
+    /// The next connection that is still open. If there is none, the permit is free.
+    fn next(&self) -> Option<Rc<Waiting>> {
+        let mut queue = self.0.borrow_mut();
+        while let Some(next) = queue.next() {
+            if let Some(next) = next.upgrade() {
+                return Some(next);
+            }
+        }
+        queue.is_given = false;
+        None
+    }
+}
+
+impl HandshakePermit {
+    /// Ready when the connection may take a step.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(waiting) = &self.waiting {
+            if !waiting.is_given.get() {
+                waiting.task.borrow_mut().clone_from(context.waker());
+                return Poll::Pending;
+            }
+            self.waiting = None;
+            return Poll::Ready(());
+        }
+        let mut queue = self.permits.0.borrow_mut();
+        if !queue.is_given {
+            queue.is_given = true;
+            drop(queue);
+            self.permits.give();
+            return Poll::Ready(());
+        }
+        let task = RefCell::new(context.waker().clone());
+        let waiting = Rc::new(Waiting { is_given: Cell::new(false), task });
+        queue.add(self.client, Rc::downgrade(&waiting));
+        self.waiting = Some(Rc::clone(&waiting));
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    fn client(number: u8) -> Client {
+        Some(AddressKey::of_peer([198, 51, 100, number].into()))
+    }
+
+    #[test]
+    fn clients_get_permits_one_after_another_however_many_one_asks_for() {
+        let mut queue = Queue::default();
+        (0..5).for_each(|number| queue.add(client(1), (1, number)));
+        queue.add(client(2), (2, 0));
+        queue.add(None, (0, 0));
+        let mut given = Vec::new();
+        given.extend(queue.next());
+        // One that comes while another waits is not overtaken by those of the others.
+        queue.add(client(2), (2, 1));
+        given.extend(std::iter::from_fn(|| queue.next()));
+        let expected = [(1, 0), (2, 0), (0, 0), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4)];
+        assert_eq!(given, expected);
+        assert!(queue.waiting.is_empty() && queue.order.is_empty());
+    }
+
+    #[actix_rt::test]
+    async fn one_connection_has_a_permit_in_each_tick_and_every_one_gets_it() {
+        let permits = HandshakePermits::default();
+        let (steps, ticks) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let connections: Vec<_> = (0..100)
+            .map(|number| {
+                let (mut permit, steps) = (permits.of(client(number % 7)), Rc::clone(&steps));
+                actix_rt::spawn(async move {
+                    // One that is closed while it waits has no permit, and delays no other.
+                    if number % 10 == 9 {
+                        let _ = poll_fn(|context| Poll::Ready(permit.poll(context))).await;
+                        return;
+                    }
+                    poll_fn(|context| permit.poll(context)).await;
+                    steps.set(steps.get() + 1);
+                })
+            })
+            .collect();
+        while steps.get() < 90 {
+            let before = steps.get();
+            tokio::task::yield_now().await;
+            ticks.set(ticks.get() + 1);
+            assert!(steps.get() <= before + 2, "{} steps in a tick", steps.get() - before);
+            assert!(ticks.get() < 1_000);
+        }
+        for connection in connections {
+            connection.await.unwrap();
+        }
+        assert!(ticks.get() >= 45, "{} ticks", ticks.get());
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        assert!(!permits.0.borrow().is_given, "the permit is not free again");
+    }
+}
