@@ -14,7 +14,7 @@ use budget::Budget;
 use telemetry::Readiness;
 use tenants::Tenants;
 
-use crate::admin::{Access, Operated};
+use crate::admin::{Access, ListenedAt, Operated, ServedClients};
 use crate::admin_address::{AdminAddress, Bound};
 use crate::admin_host::AdminHosts;
 use crate::admin_server::AdminServer;
@@ -25,7 +25,7 @@ use crate::drain::Drain;
 use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
 use crate::places::{HEADROOM, Places};
-use crate::{AdminSettings, Error, Reporting, Settings, connection, metrics};
+use crate::{AdminCredentials, AdminSettings, Error, Reporting, Settings, connection, metrics};
 
 /// How long a connection that was answered before its body was read is still read, so that the
 /// client can receive the answer. Then it is closed, whether or not the client still sends.
@@ -56,7 +56,9 @@ pub fn serve(
 pub struct Operators {
     server: AdminServer,
     drain: Arc<Drain>,
-    handle: Arc<OnceLock<Handle>>,
+    served: Arc<OnceLock<ServedClients>>,
+    credentials: AdminCredentials,
+    children: Option<Budget>,
 }
 
 impl Operators {
@@ -65,22 +67,31 @@ impl Operators {
         metrics::register_metrics();
         identity::register_metrics();
         let drain = Arc::new(Drain::default());
-        let handle = Arc::new(OnceLock::new());
-        let operated = Operated {
-            readiness,
-            handle: Arc::clone(&handle),
-            drain: Arc::clone(&drain),
-            access: match admin.listen {
-                AdminAddress::Unix(_) => Access::Socket { token: admin.token.clone() },
-                AdminAddress::Tcp(_) => Access::Port {
-                    token: admin.token.clone(),
-                    hosts: AdminHosts::new(&admin.allowed_hosts),
-                },
+        let served = Arc::new(OnceLock::new());
+        let credentials = AdminCredentials::new(admin);
+        let access = Access {
+            credentials: credentials.clone(),
+            protect_metrics: admin.protect_metrics,
+            place: match admin.listen {
+                AdminAddress::Unix(_) => ListenedAt::Socket,
+                AdminAddress::Tcp(_) => ListenedAt::Port(AdminHosts::new(&admin.allowed_hosts)),
             },
         };
+        let operated = Operated::new(readiness, Arc::clone(&served), Arc::clone(&drain), access);
         let (bound, address) =
             Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
-        Ok(Self { server: AdminServer::start(bound, address, operated), drain, handle })
+        let server = AdminServer::start(bound, address, operated);
+        Ok(Self { server, drain, served, credentials, children: None })
+    }
+
+    /// Lets operators see how many server processes each tenant has. Call it before clients are served.
+    pub fn show_children(&mut self, children: Budget) {
+        self.children = Some(children);
+    }
+
+    /// The credentials of operators, which may be replaced while the node runs.
+    pub fn credentials(&self) -> AdminCredentials {
+        self.credentials.clone()
     }
 
     /// Listens for clients as well. If that fails, operators are still served.
@@ -115,7 +126,8 @@ impl Operators {
         let (listener, address) = bind_tcp(settings.listen).map_err(&failed)?;
         let clients = client_server(settings, front, by_address, listener).map_err(&failed)?;
         // Clients are served once.
-        let _ = self.handle.set(handle);
+        let (tenants, children) = (tenants.clone(), self.children.clone());
+        let _ = self.served.set(ServedClients { handle, tenants, children });
         Ok((address, Listening::start(clients)))
     }
 

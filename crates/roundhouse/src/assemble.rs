@@ -12,7 +12,7 @@ use actors::{Care, Handle};
 use backends::sandbox::Protection;
 use budget::Budget;
 use cluster::Membership;
-use front::{Operators, Reporting};
+use front::{AdminCredentials, Operators, Reporting};
 use store::Store;
 use telemetry::{AccessLog, Readiness};
 
@@ -104,9 +104,15 @@ impl Plan {
     }
 
     /// Applies changes of the settings while the node runs, if it has a file.
-    fn reload(&mut self, handle: &Handle, bodies: Budget, readiness: &Readiness) -> Option<Reload> {
+    fn reload(
+        &mut self,
+        handle: &Handle,
+        bodies: Budget,
+        readiness: &Readiness,
+        operators: AdminCredentials,
+    ) -> Option<Reload> {
         let reloading = self.reloading.take()?;
-        Some(Reload::new(reloading, self, bodies, handle.clone(), readiness.clone()))
+        Some(Reload::new(reloading, self, bodies, handle.clone(), readiness.clone(), operators))
     }
 
     /// Where the exchanges of this node are reported.
@@ -170,7 +176,9 @@ impl Plan {
         self.findings.forget_places();
         let readiness = Readiness::waiting_for("starting");
         // Probes are answered from now on: a node that waits for its store is alive and not ready.
-        let operators = Operators::serve(&self.settings.admin, readiness.clone())?;
+        let mut operators = Operators::serve(&self.settings.admin, readiness.clone())?;
+        operators.show_children(self.budgets.children.clone());
+        let credentials = operators.credentials();
         let mut stop = pin!(stop);
         readiness.hold(WAITING);
         let joined = tokio::select! {
@@ -191,6 +199,7 @@ impl Plan {
         };
         let cluster = membership.cluster().clone();
         let handle = self.handle(membership);
+        handle.overview().show_readiness(readiness.clone());
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
         let running = operators.serve_clients(
@@ -217,7 +226,7 @@ impl Plan {
             cluster.is_alone(),
         ));
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
-        let reload = self.reload(&handle, bodies, &readiness);
+        let reload = self.reload(&handle, bodies, &readiness, credentials);
         let reloading = reload.map(|reload| actix_rt::spawn(reload.run()));
         let showing = watch::children(self.budgets.children.clone(), self.tenant_labels.clone());
         let showing = actix_rt::spawn(showing);

@@ -29,6 +29,7 @@
 //! # Ok(()) }
 //! ```
 
+mod added_admin_keys;
 mod added_keys;
 mod added_tenants;
 mod admin_client;

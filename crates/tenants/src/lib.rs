@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 pub use auth::Auth;
 pub use error::Error;
-pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
+pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys, time_of};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
 pub use permissions::{Judgement, Kind, PermissionSettings, Permissions};

@@ -1,8 +1,11 @@
 //! The commands for operators of running nodes.
 
+use std::fmt;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::help;
 
 /// Said at the end of the help of each command that asks a node.
 fn operator_help(examples: &str) -> String {
@@ -96,4 +99,46 @@ pub struct EndSession {
     /// The node to ask.
     #[command(flatten)]
     pub operator: Operator,
+}
+
+/// What a credential of the admin port may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AdminRole {
+    /// Read lists of nodes, tenants and sessions, and metrics.
+    Read,
+    /// Everything.
+    Operate,
+}
+
+impl fmt::Display for AdminRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+        })
+    }
+}
+
+/// `roundhouse admin-key`.
+#[derive(Debug, Args)]
+#[command(after_help = help(
+    "  roundhouse admin-key ops --role operate --days 365\n  \
+     roundhouse admin-key dashboard --role read --into /etc/roundhouse/roundhouse.toml\n"
+))]
+pub struct AdminKey {
+    /// The name of the credential, as in `[admin.credentials.NAME]`: letters, digits, `-` and `_`. Logs
+    /// have it.
+    pub name: String,
+    /// What the credential may do.
+    #[arg(long, value_enum)]
+    pub role: AdminRole,
+    /// The credential ends after so many days; without this option it does not end.
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub days: Option<u32>,
+    /// The settings file (TOML). Its comments and its order stay.
+    #[arg(long, value_name = "FILE", default_value = "roundhouse.toml")]
+    pub into: PathBuf,
+    /// Write no file: print what to write to standard error.
+    #[arg(long, conflicts_with = "into")]
+    pub print: bool,
 }

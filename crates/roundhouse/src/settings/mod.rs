@@ -152,6 +152,9 @@ impl Settings {
         let mut keys = BTreeMap::new();
         shape::leaves("", &Self::default(), &mut keys);
         keys.remove("tenants");
+        keys.remove("admin.credentials");
+        let credential = front::AdminCredentialSettings::default();
+        shape::leaves("admin.credentials.*", &credential, &mut keys);
         shape::leaves("tenants.*", &tenants::Settings::default(), &mut keys);
         shape::leaves("tenants.*", &actors::Care::default(), &mut keys);
         keys.remove("tenants.*.keys");
@@ -165,11 +168,14 @@ impl Settings {
         keys
     }
 
-    /// These settings with the tenants of others, and where those and their secrets are read.
+    /// These settings with the tenants of others, where those and their secrets are read, and the
+    /// credentials of operators.
     pub(crate) fn with_tenants_of(&self, other: Self) -> Self {
         let NodeSettings { tenants_dir, secrets_dir, .. } = other.node;
         let node = NodeSettings { tenants_dir, secrets_dir, ..self.node.clone() };
-        Self { tenants: other.tenants, node, ..self.clone() }
+        let credentials = other.admin.credentials;
+        let admin = front::AdminSettings { credentials, ..self.admin.clone() };
+        Self { tenants: other.tenants, node, admin, ..self.clone() }
     }
 
     /// The keys that have other values than in `other`, except those of [`Self::with_tenants_of`].
@@ -177,7 +183,11 @@ impl Settings {
         let keys = |settings: &Self| {
             let mut keys = BTreeMap::new();
             shape::leaves("", &Self { tenants: BTreeMap::new(), ..settings.clone() }, &mut keys);
-            keys.retain(|key, _| !matches!(&**key, "node.tenants_dir" | "node.secrets_dir"));
+            let is_applied = |key: &str| {
+                matches!(key, "node.tenants_dir" | "node.secrets_dir")
+                    || key.starts_with("admin.credentials")
+            };
+            keys.retain(|key, _| !is_applied(key));
             keys
         };
         let (own, others) = (keys(self), keys(other));
@@ -220,7 +230,12 @@ impl Settings {
             .with("rerun", Shape::Text)
             .with("idle_stop_secs", Shape::Number)
             .with("backends", backends);
-        Shape::of(&Self::default()).with("tenants", Shape::Named(Box::new(tenant)))
+        let credential = Shape::of(&front::AdminCredentialSettings::default());
+        let admin = Shape::of(&front::AdminSettings::default())
+            .with("credentials", Shape::Named(Box::new(credential)));
+        Shape::of(&Self::default())
+            .with("admin", admin)
+            .with("tenants", Shape::Named(Box::new(tenant)))
     }
 }
 
