@@ -13,9 +13,7 @@ use serde_json::Value;
 
 use crate::cli::Operator;
 use crate::files;
-
-/// The variable with the token of an operator.
-pub(crate) const TOKEN_VARIABLE: &str = "ROUNDHOUSE_ADMIN_TOKEN";
+use crate::private_environment::{self, ADMIN_TOKEN};
 
 /// How long a connection may take to be established.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -58,7 +56,7 @@ impl Client {
             Some(file) => {
                 Some(files::secret_text("--token-file", file).map_err(anyhow::Error::msg)?)
             }
-            None => std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()),
+            None => private_environment::admin_token(),
         };
         let token = token.map(|token| token.trim_end_matches(['\r', '\n']).to_owned());
         // A character that ends a header could add another one.
@@ -178,7 +176,7 @@ impl Client {
         match status {
             401 => anyhow::anyhow!(
                 "{told} ({status}; {sent}: give one with `--token-file FILE` or the variable \
-                 {TOKEN_VARIABLE})"
+                 {ADMIN_TOKEN})"
             ),
             _ => anyhow::anyhow!("{told} ({status})"),
         }

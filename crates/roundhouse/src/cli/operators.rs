@@ -33,7 +33,7 @@ pub struct Operator {
 /// A command that asks a running node.
 #[derive(Debug, Subcommand)]
 pub enum OperatorCommand {
-    /// List the nodes of the cluster.
+    /// List the nodes of the cluster; `*` marks the one that is asked.
     #[command(after_help = operator_help("  roundhouse nodes --token-file /etc/roundhouse/admin.token\n"))]
     Nodes(Operator),
     /// List the tenants of a node: who may use them, and what they use of their limits.
