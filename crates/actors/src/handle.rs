@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use crate::held::until_sessions_can_be_created;
 use crate::node::Node;
 use crate::node_context::NodeContext;
+use crate::overview::Overview;
 use crate::relief::{relieve_tenants, show_tenants};
 use crate::reply_stream::{Opened, ReplyStream};
 use crate::routing::{Owner, PeerService, create_at_peer};
@@ -225,6 +226,11 @@ impl Handle {
 
     fn enter(&self, caller: &Caller, request: SessionRequest) -> ReplyStream {
         ReplyStream::of_request(&self.node, caller, request)
+    }
+
+    /// What operators see of the cluster, and what they do with its sessions.
+    pub fn overview(&self) -> Overview {
+        Overview::new(&self.node)
     }
 
     /// The node's name for operators.

@@ -1,12 +1,13 @@
 //! The sessions of this node, as routing and take-over use them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cluster::Peer;
 use conversation::Refusal;
 use ownership::SessionRequest;
 use protocol::SessionId;
+use telemetry::Readiness;
 use tenants::Principal;
 
 use crate::arbiters::Arbiters;
@@ -27,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) claims: OngoingClaims,
     /// The requests that are held.
     pub(crate) held: HeldRequests,
+    /// Whether the node is ready, for operators at other nodes; set once.
+    pub(crate) readiness: OnceLock<Readiness>,
 }
 
 /// The result of sending a request to a session of this node.
@@ -53,6 +56,7 @@ impl Node {
             arbiters: Arbiters::default(),
             claims: OngoingClaims::default(),
             held,
+            readiness: OnceLock::new(),
         }
     }
 

@@ -303,6 +303,24 @@ impl Registry {
         self.shard(session).contains(session)
     }
 
+    /// The session with this id, of any principal: for operators.
+    pub(crate) fn get(&self, session: &SessionId) -> Option<Arc<SessionHandle>> {
+        self.shard(session).get(session).map(|ById(handle)| Arc::clone(handle))
+    }
+
+    /// The sessions that match: for operators.
+    pub(crate) fn collect(
+        &self,
+        matches: impl Fn(&SessionHandle) -> bool,
+    ) -> Vec<Arc<SessionHandle>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            found.extend(shard.iter().map(|ById(handle)| handle).filter(|h| matches(h)).cloned());
+        }
+        found
+    }
+
     /// Looks up a session for a principal of a tenant.
     pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Lookup {
         let shard = self.shard(session);

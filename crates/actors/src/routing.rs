@@ -10,6 +10,8 @@ mod forwarded_request;
 mod legacy;
 mod messages;
 mod opening;
+mod operator_calls;
+mod operator_messages;
 mod reply_codec;
 mod request;
 mod serving;
@@ -18,19 +20,27 @@ use bytes::Bytes;
 use cluster::{Peer, Versions};
 
 pub(crate) use self::opening::create_at_peer;
+pub(crate) use self::operator_calls::{CallProblem, NodeState, call_end, call_list, call_state};
 pub(crate) use self::request::{Owner, RoutedRequest};
 pub(crate) use self::serving::PeerService;
 
+/// The first version of Protocol Buffers.
+const PROTOBUF: u32 = 3;
+
+/// The first version with calls of operators.
+const OPERATOR_CALLS: u32 = 4;
+
 /// The payload versions that this program reads. It sends to each peer in the newest version that
 /// both read, and replies in the version of the call.
-pub const PAYLOAD_VERSIONS: Versions = Versions { oldest: legacy::VERSION as u32, newest: 3 };
+pub const PAYLOAD_VERSIONS: Versions =
+    Versions { oldest: legacy::VERSION as u32, newest: OPERATOR_CALLS };
 
 /// The formats of calls and replies, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Format {
     /// Version 2.
     Legacy,
-    /// Version 3.
+    /// Versions 3 and 4.
     Protobuf,
 }
 
@@ -50,7 +60,7 @@ impl Format {
     /// program.
     fn read_by(peer: &Peer) -> Self {
         match peer.payload_version() {
-            Some(version) if version >= PAYLOAD_VERSIONS.newest => Self::Protobuf,
+            Some(version) if version >= PROTOBUF => Self::Protobuf,
             _ => Self::Legacy,
         }
     }

@@ -1,25 +1,33 @@
 //! The endpoints for operators and their machines: `/metrics`, `/healthz` and `/readyz`, which
-//! are open to every client that reaches the port, and `/drain`, which needs the token, or a Unix
-//! socket if there is no token. Plain HTTP.
+//! are open to every client that reaches the port, and `/drain` and `/v1/…`, which need a credential,
+//! or a Unix socket if the settings have no credential. Plain HTTP.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix_http::header::{self, HeaderValue};
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response, StatusCode};
 use actors::Handle;
+use budget::Budget;
 use bytes::Bytes;
 use telemetry::{METRICS_CONTENT_TYPE, Readiness, metrics_text};
+use tenants::Tenants;
+use tokio::sync::Semaphore;
 
+use crate::admin_api::{self, ApiAnswer, ApiRequest, Listed, Unreadable};
+use crate::admin_audit::{self, Operator};
+use crate::admin_credentials::{AdminCredentials, CredentialProblem, Role};
 use crate::admin_host::AdminHosts;
 use crate::body::Body;
 use crate::drain::{Drain, TakenBack};
-use crate::settings::AdminToken;
 
 /// The reason why a draining node is not ready.
 const DRAINING: &str = "draining";
 
 const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+const STARTING: &str = "the node is starting\n";
 
 /// How long requests in flight may take at a node that is to drain, if the request names no time.
 const GRACE: Duration = Duration::from_secs(10);
@@ -27,28 +35,66 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The interval at which a draining node checks whether it has new sessions.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the endpoints for operators read and change.
+/// Most requests to `/v1/…` that are performed at a time; a further one is answered 503. Each may ask all
+/// nodes and search all sessions.
+const PERFORMED_MAX: usize = 16;
+
+/// How long a request to `/v1/…` may take; less than its connection.
+const PERFORM: Duration = Duration::from_secs(9);
+
+/// What the endpoints for operators read and change. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Operated {
     pub(crate) readiness: Readiness,
-    /// The sessions; set when clients are served.
-    pub(crate) handle: Arc<OnceLock<Handle>>,
+    pub(crate) served: Arc<OnceLock<ServedClients>>,
     pub(crate) drain: Arc<Drain>,
     pub(crate) access: Access,
+    /// See [`PERFORMED_MAX`].
+    performed: Arc<Semaphore>,
 }
 
-/// Which clients of the listener may change something.
+/// The sessions and the tenants; set when clients are served.
+pub(crate) struct ServedClients {
+    pub(crate) handle: Handle,
+    pub(crate) tenants: Tenants,
+    /// The server processes of the tenants, if there are any.
+    pub(crate) children: Option<Budget>,
+}
+
+/// Which clients of the listener may do something.
 #[derive(Clone)]
-pub(crate) enum Access {
-    /// Clients of a Unix socket, whose permissions admit only the node's own user. They send the token
-    /// if there is one.
-    Socket { token: Option<AdminToken> },
-    /// Clients of a TCP port that send this token; without one every change is refused.
-    Port { token: Option<AdminToken>, hosts: AdminHosts },
+pub(crate) struct Access {
+    /// Without a credential in the settings, a Unix socket accepts every client: its permissions admit
+    /// only the node's own user. A port then accepts none.
+    pub(crate) credentials: AdminCredentials,
+    /// Whether `/metrics` needs a credential.
+    pub(crate) protect_metrics: bool,
+    pub(crate) place: ListenedAt,
 }
 
-/// Answers one request.
-pub(crate) fn answer(request: &Request, operated: &Operated) -> Response<Body> {
+/// Where the listener listens.
+#[derive(Clone)]
+pub(crate) enum ListenedAt {
+    /// At a Unix socket.
+    Socket,
+    /// At a TCP port, under these host names.
+    Port(AdminHosts),
+}
+
+impl Operated {
+    pub(crate) fn new(
+        readiness: Readiness,
+        served: Arc<OnceLock<ServedClients>>,
+        drain: Arc<Drain>,
+        access: Access,
+    ) -> Self {
+        let performed = Arc::new(Semaphore::new(PERFORMED_MAX));
+        Self { readiness, served, drain, access, performed }
+    }
+}
+
+/// Answers one request. Only a request to `/v1/…` waits for something.
+pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     let head = request.head();
     // A page in a browser may not use these endpoints under any host name.
     if head.headers.contains_key(header::ORIGIN) {
@@ -61,21 +107,72 @@ pub(crate) fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     }
     match (&head.method, head.uri.path()) {
         (&Method::POST | &Method::DELETE, "/drain") => {
-            match refusal(&operated.access, head.headers.get(header::AUTHORIZATION)) {
-                Some(refusal) => refusal,
-                None => match operated.handle.get() {
-                    None => text(StatusCode::SERVICE_UNAVAILABLE, TEXT, "the node is starting\n"),
-                    Some(handle) if head.method == Method::DELETE => {
-                        take_drain_back(operated, handle)
+            let action = if head.method == Method::DELETE { "undrain" } else { "drain" };
+            match admit(head, &operated.access, Role::Operate, action) {
+                Err(refused) => refused.into_text(),
+                Ok(operator) => match operated.served.get() {
+                    None => text(StatusCode::SERVICE_UNAVAILABLE, TEXT, STARTING),
+                    Some(served) => {
+                        let response = match head.method {
+                            Method::DELETE => take_drain_back(operated, &served.handle),
+                            _ => {
+                                let query = head.uri.query().unwrap_or_default();
+                                drain(operated, &served.handle, query)
+                            }
+                        };
+                        let outcome = response.status();
+                        admin_audit::record(&operator, action, "node", outcome.as_str());
+                        response
                     }
-                    Some(handle) => drain(operated, handle, head.uri.query().unwrap_or_default()),
                 },
             }
         }
         (_, "/drain") => not_allowed("POST, DELETE"),
-        (&Method::GET | &Method::HEAD, path) => read(path, operated),
+        (_, path) if path.starts_with(admin_api::PREFIX) => api(head, operated).await,
+        (&Method::GET | &Method::HEAD, path) => read(head, path, operated),
         _ => not_allowed("GET, HEAD"),
     }
+}
+
+/// Answers a request to `/v1/…`.
+async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
+    let query = head.uri.query().unwrap_or_default();
+    let request = match ApiRequest::read(&head.method, head.uri.path(), query) {
+        Ok(request) => request,
+        Err(Unreadable::Method(methods)) => return not_allowed(methods),
+        Err(Unreadable::Path) => {
+            let why = "there are /v1/nodes, /v1/tenants, /v1/sessions and /v1/sessions/ID";
+            return json(ApiAnswer::error(StatusCode::NOT_FOUND, why));
+        }
+        Err(Unreadable::Parameter(why)) => {
+            return json(ApiAnswer::error(StatusCode::BAD_REQUEST, why));
+        }
+    };
+    let operator = match admit(head, &operated.access, request.role(), request.action()) {
+        Ok(operator) => operator,
+        Err(refused) => return refused.into_json(),
+    };
+    let Some(ServedClients { handle, tenants, children }) = operated.served.get() else {
+        return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
+    };
+    let Ok(_performed) = operated.performed.try_acquire() else {
+        let why = "the node performs too many requests of operators already; ask again";
+        return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let listed = Listed { overview: handle.overview(), tenants, children: children.as_ref() };
+    let (action, object) = (request.action(), request.object());
+    let performed = tokio::time::timeout(PERFORM, request.perform(listed)).await;
+    let (outcome, answer) = performed.unwrap_or_else(|_| {
+        let why = "other nodes or the store did not answer in time; the request may still take effect: \
+                   ask again";
+        ("no answer in time", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
+    });
+    admin_audit::record(&operator, action, &object, outcome);
+    json(answer)
+}
+
+fn json(ApiAnswer { status, body }: ApiAnswer) -> Response<Body> {
+    text(status, JSON, format!("{body}\n"))
 }
 
 /// The answer to each further request of a connection, which costs little.
@@ -83,13 +180,23 @@ pub(crate) fn one_request_only() -> Response<Body> {
     text(StatusCode::BAD_REQUEST, TEXT, "a connection serves one request\n")
 }
 
-fn read(path: &str, operated: &Operated) -> Response<Body> {
+fn read(head: &RequestHead, path: &str, operated: &Operated) -> Response<Body> {
     match path {
+        "/metrics" if operated.access.protect_metrics => {
+            match admit(head, &operated.access, Role::Read, "read metrics") {
+                Ok(_) => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
+                Err(refused) => refused.into_text(),
+            }
+        }
         "/metrics" => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
         // Liveness only: readiness is reported by `/readyz`.
         "/healthz" => text(StatusCode::OK, TEXT, "alive\n"),
         "/readyz" => ready(&operated.readiness),
-        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz, /drain\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "there are /metrics, /healthz, /readyz, /drain, /v1/\n",
+        ),
     }
 }
 
@@ -105,37 +212,103 @@ fn not_allowed(methods: &'static str) -> Response<Body> {
 /// Is the host of the request one for which this listener answers? A request may name its host in
 /// its first line, too.
 fn names_allowed_host(head: &RequestHead, access: &Access) -> bool {
-    let Access::Port { hosts, .. } = access else { return true };
+    let ListenedAt::Port(hosts) = &access.place else { return true };
     let in_line = head.uri.authority().map(|authority| authority.as_str());
     let in_header = head.headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     in_line.into_iter().chain(in_header).all(|host| hosts.allows(host))
 }
 
-/// The refusal of a request that changes something, if it is refused.
-fn refusal(access: &Access, shown: Option<&HeaderValue>) -> Option<Response<Body>> {
-    let token = match access {
-        Access::Socket { token: None } => return None,
-        Access::Socket { token: Some(token) } | Access::Port { token: Some(token), .. } => token,
-        Access::Port { token: None, .. } => {
-            let why = "/drain is off: set `admin.token_file` to a file that holds a token, and \
-                       send it as `Authorization: Bearer <token>`\n";
-            return Some(text(StatusCode::FORBIDDEN, TEXT, why));
-        }
-    };
-    let bearer = shown.and_then(|shown| {
-        let (scheme, token) = shown.as_bytes().split_at_checked("Bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
-    });
-    if bearer.is_some_and(|bearer| token.is(bearer)) {
-        return None;
+/// A request that is refused for its credential.
+struct Refused {
+    status: StatusCode,
+    why: String,
+}
+
+impl Refused {
+    fn into_text(self) -> Response<Body> {
+        let response = text(self.status, TEXT, format!("{}\n", self.why));
+        self.challenging(response)
     }
-    tracing::warn!(
-        "refused a request to /drain: it does not carry the token of `admin.token_file`"
-    );
-    let why = "send the token of `admin.token_file` as `Authorization: Bearer <token>`\n";
-    let mut response = text(StatusCode::UNAUTHORIZED, TEXT, why);
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    Some(response)
+
+    fn into_json(self) -> Response<Body> {
+        let response = json(ApiAnswer::error(self.status, self.why.clone()));
+        self.challenging(response)
+    }
+
+    fn challenging(&self, mut response: Response<Body>) -> Response<Body> {
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        // The body of the request is not read.
+        response.head_mut().set_connection_type(ConnectionType::Close);
+        response
+    }
+}
+
+/// The operator who sends a request, if the credential has the role that the request needs.
+fn admit(
+    head: &RequestHead,
+    access: &Access,
+    needed: Role,
+    action: &'static str,
+) -> Result<Operator, Refused> {
+    let Access { credentials, place, .. } = access;
+    let refused = |status, why: String| Err(Refused { status, why });
+    if credentials.is_empty() {
+        return match place {
+            ListenedAt::Socket => Ok(Operator::of_socket()),
+            ListenedAt::Port(_) => refused(
+                StatusCode::FORBIDDEN,
+                "this is off until there is a credential: make one with `roundhouse admin-key`, or set \
+                 `admin.token_file` to a file that holds a token, and send it as `Authorization: \
+                 Bearer <token>`"
+                    .into(),
+            ),
+        };
+    }
+    let found = match bearer(head) {
+        Some(token) => credentials.find(token, SystemTime::now()),
+        None => Err(CredentialProblem::Unknown),
+    };
+    match found {
+        Ok(credential) if credential.role >= needed => Ok(Operator { credential: credential.name }),
+        Ok(credential) => {
+            admin_audit::record_refusal(Some(&credential.name), action, "role");
+            let (name, role) = (credential.name, credential.role);
+            refused(
+                StatusCode::FORBIDDEN,
+                format!(
+                    "the credential `{name}` has the role `{role}`, and this needs `{needed}`; use \
+                     another one"
+                ),
+            )
+        }
+        Err(CredentialProblem::Expired(name)) => {
+            admin_audit::record_refusal(Some(&name), action, "expired");
+            let why = format!(
+                "the credential `{name}` has ended; make another one with `roundhouse admin-key`"
+            );
+            refused(StatusCode::UNAUTHORIZED, why)
+        }
+        Err(CredentialProblem::Unknown) => {
+            admin_audit::record_refusal(None, action, "no valid token");
+            refused(
+                StatusCode::UNAUTHORIZED,
+                "send the token of a credential in `admin.credentials`, or of `admin.token_file`, as \
+                 `Authorization: Bearer <token>`"
+                    .into(),
+            )
+        }
+    }
+}
+
+/// The token of a request. Two of them are none: a proxy could mean the other one.
+fn bearer(head: &RequestHead) -> Option<&str> {
+    let mut all = head.headers.get_all(header::AUTHORIZATION);
+    let (Some(shown), None) = (all.next(), all.next()) else { return None };
+    let (scheme, token) = shown.to_str().ok()?.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case("Bearer ").then_some(token)
 }
 
 /// Starts a drain; the process goes on. `?secs=` sets how long requests in flight may take. A
@@ -151,7 +324,6 @@ fn drain(operated: &Operated, handle: &Handle, query: &str) -> Response<Body> {
     };
     operated.drain.begin_by_operator(|| {
         operated.readiness.hold(DRAINING);
-        tracing::info!("an operator has the node drain");
         let handle = handle.clone();
         // Before the answer: then no client gets a new session that ends at once.
         handle.begin_drain();
@@ -174,7 +346,6 @@ fn take_drain_back(operated: &Operated, handle: &Handle) -> Response<Body> {
     let taken_back = operated.drain.take_back(|| {
         handle.cancel_drain();
         operated.readiness.clear(DRAINING);
-        tracing::info!("an operator took the drain back; the node accepts sessions again");
     });
     match taken_back {
         TakenBack::Now => text(StatusCode::OK, TEXT, "drain taken back\n"),

@@ -22,8 +22,9 @@ use tokio::sync::oneshot;
 use crate::admin::{Operated, answer, one_request_only};
 use crate::admin_address::{AdminAddress, Bound};
 
-/// Most open connections of operators. At the bound the oldest one is closed. A client's request is answered
-/// when it arrives, so the oldest connection is one whose client sends nothing or reads nothing.
+/// Most open connections of operators. At the bound the oldest one is closed. A probe is answered
+/// when it arrives, so the oldest connection is one whose client sends nothing or reads nothing, or which
+/// waits for other nodes.
 pub const CONNECTIONS_MAX: usize = 128;
 
 /// How long a client may take to send its request's head; then it is answered 408.
@@ -139,8 +140,14 @@ async fn accept_until<L: Accept>(
             let is_first = request
                 .conn_data::<Rc<Cell<bool>>>()
                 .is_none_or(|is_answered| !is_answered.replace(true));
-            let response = if is_first { answer(&request, &operated) } else { one_request_only() };
-            async move { Ok::<_, std::convert::Infallible>(response) }
+            let operated = operated.clone();
+            async move {
+                let response = match is_first {
+                    true => answer(&request, &operated).await,
+                    false => one_request_only(),
+                };
+                Ok::<_, std::convert::Infallible>(response)
+            }
         });
     let Ok(http) = http.new_service(()).await else { return };
     let http = Rc::new(http);

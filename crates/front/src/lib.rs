@@ -7,6 +7,9 @@
 mod accept;
 mod admin;
 mod admin_address;
+mod admin_api;
+mod admin_audit;
+mod admin_credentials;
 mod admin_host;
 mod admin_server;
 mod authentication;
@@ -49,6 +52,9 @@ mod transport;
 mod unfinished;
 
 pub use admin_address::AdminAddress;
+pub use admin_credentials::{
+    ADMIN_KEY_PREFIX, AdminCredentialSettings, AdminCredentials, Role, is_credential_name,
+};
 pub use admin_server::CONNECTIONS_MAX as ADMIN_CONNECTIONS_MAX;
 pub use error::Error;
 pub use exchange::Reporting;

@@ -15,7 +15,7 @@ use telemetry::Readiness;
 use tenants::Tenants;
 use tokio::net::TcpStream;
 
-use crate::admin::{Access, Operated};
+use crate::admin::{Access, ListenedAt, Operated, ServedClients};
 use crate::admin_address::{AdminAddress, Bound};
 use crate::admin_host::AdminHosts;
 use crate::admin_server::AdminServer;
@@ -28,7 +28,9 @@ use crate::head_timeout::{Served, Serving, Timed};
 use crate::places::{HEADROOM, Places};
 use crate::tls::WorkerTls;
 use crate::transport::Transport;
-use crate::{AdminSettings, Error, Reporting, Settings, Tls, connection, metrics};
+use crate::{
+    AdminCredentials, AdminSettings, Error, Reporting, Settings, Tls, connection, metrics,
+};
 
 /// How long a connection that was answered before its body was read is still read, so that the
 /// client can receive the answer. Then it is closed, whether or not the client still sends.
@@ -60,7 +62,9 @@ pub struct Operators {
     server: AdminServer,
     tls: Option<Tls>,
     drain: Arc<Drain>,
-    handle: Arc<OnceLock<Handle>>,
+    served: Arc<OnceLock<ServedClients>>,
+    credentials: AdminCredentials,
+    children: Option<Budget>,
 }
 
 impl Operators {
@@ -69,28 +73,36 @@ impl Operators {
         metrics::register_metrics();
         identity::register_metrics();
         let drain = Arc::new(Drain::default());
-        let handle = Arc::new(OnceLock::new());
-        let operated = Operated {
-            readiness,
-            handle: Arc::clone(&handle),
-            drain: Arc::clone(&drain),
-            access: match admin.listen {
-                AdminAddress::Unix(_) => Access::Socket { token: admin.token.clone() },
-                AdminAddress::Tcp(_) => Access::Port {
-                    token: admin.token.clone(),
-                    hosts: AdminHosts::new(&admin.allowed_hosts),
-                },
+        let served = Arc::new(OnceLock::new());
+        let credentials = AdminCredentials::new(admin);
+        let access = Access {
+            credentials: credentials.clone(),
+            protect_metrics: admin.protect_metrics,
+            place: match admin.listen {
+                AdminAddress::Unix(_) => ListenedAt::Socket,
+                AdminAddress::Tcp(_) => ListenedAt::Port(AdminHosts::new(&admin.allowed_hosts)),
             },
         };
+        let operated = Operated::new(readiness, Arc::clone(&served), Arc::clone(&drain), access);
         let (bound, address) =
             Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
         let server = AdminServer::start(bound, address, operated);
-        Ok(Self { server, tls: None, drain, handle })
+        Ok(Self { server, tls: None, drain, served, credentials, children: None })
     }
 
     /// Has clients served over TLS.
     pub fn with_tls(self, tls: Option<Tls>) -> Self {
         Self { tls, ..self }
+    }
+
+    /// Lets operators see how many server processes each tenant has. Call it before clients are served.
+    pub fn show_children(&mut self, children: Budget) {
+        self.children = Some(children);
+    }
+
+    /// The credentials of operators, which may be replaced while the node runs.
+    pub fn credentials(&self) -> AdminCredentials {
+        self.credentials.clone()
     }
 
     /// Listens for clients as well. If that fails, operators are still served.
@@ -126,7 +138,8 @@ impl Operators {
         let tls = self.tls.clone();
         let clients = client_server(settings, front, by_address, tls, listener).map_err(&failed)?;
         // Clients are served once.
-        let _ = self.handle.set(handle);
+        let (tenants, children) = (tenants.clone(), self.children.clone());
+        let _ = self.served.set(ServedClients { handle, tenants, children });
         Ok((address, Listening::start(clients)))
     }
 

@@ -1,5 +1,6 @@
 //! The settings of the listeners for clients and operators.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZero;
@@ -8,9 +9,9 @@ use std::sync::Arc;
 
 use budget::{Budget, ShareLimits};
 use serde::{Deserialize, Serialize};
-use subtle::ConstantTimeEq as _;
+use tenants::KeyDigest;
 
-use crate::{AdminAddress, TlsSettings};
+use crate::{AdminAddress, AdminCredentialSettings, TlsSettings, admin_credentials};
 
 /// The listener for clients and its bounds.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -159,14 +160,25 @@ pub struct AdminSettings {
     /// Host names, with or without port, that `Host` may carry on a port, besides `localhost` and
     /// IP addresses; any other is answered 403.
     pub allowed_hosts: Vec<String>,
-    /// A file that holds a token, which others may not read (mode 600 or 640). With it,
-    /// `POST /drain` and `DELETE /drain` are taken from a client that sends
-    /// `Authorization: Bearer <token>`; without it, they are answered 403 on a port, and
-    /// accepted from every client of a Unix socket. The file is read once, at the start.
+    /// A file that holds a token, which others may not read (mode 600 or 640): a credential with the
+    /// role `operate`, whose name in logs is `admin.token_file`. The file is read at the start, and each
+    /// time that changed settings are applied.
     pub token_file: PathBuf,
+    /// The credentials of operators, by name. Without any, and without `token_file`, all requests that
+    /// need one are answered 403 on a port, and accepted from every client of a Unix socket.
+    pub credentials: BTreeMap<String, AdminCredentialSettings>,
+    /// Whether `/metrics` needs a credential.
+    pub protect_metrics: bool,
     /// The token in that file.
     #[serde(skip)]
     pub token: Option<AdminToken>,
+}
+
+impl AdminSettings {
+    /// What is wrong with the credentials. No text has a token.
+    pub fn problems(&self) -> Vec<String> {
+        admin_credentials::problems(&self.credentials)
+    }
 }
 
 impl Default for AdminSettings {
@@ -176,6 +188,8 @@ impl Default for AdminSettings {
             listen: listen.into(),
             allowed_hosts: Vec::new(),
             token_file: PathBuf::new(),
+            credentials: BTreeMap::new(),
+            protect_metrics: false,
             token: None,
         }
     }
@@ -192,9 +206,9 @@ impl AdminToken {
         (is_visible && !token.is_empty()).then(|| Self(token.into()))
     }
 
-    /// Is this the token? Compares in constant time.
-    pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        self.0.as_bytes().ct_eq(shown).into()
+    /// The SHA-256 of the token, by which it is found: how long that takes tells nothing about it.
+    pub(crate) fn digest(&self) -> KeyDigest {
+        KeyDigest::of(&self.0)
     }
 }
 

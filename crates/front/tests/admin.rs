@@ -82,6 +82,10 @@ async fn without_a_token_file_no_request_can_drain_the_node() {
             assert!(reply.body.contains("admin.token_file"), "{}", reply.body);
         }
     }
+    for list in ["GET /v1/nodes", "GET /v1/tenants", "GET /v1/sessions", "DELETE /v1/sessions/x"] {
+        let reply = send_request(&running, list, "Authorization: Bearer a\r\n").await;
+        assert!(reply.status == 403 && reply.body.contains("roundhouse admin-key"), "{list}");
+    }
     for open in ["GET /readyz", "GET /healthz", "GET /metrics"] {
         assert_eq!(send_request(&running, open, "").await.status, 200);
     }
@@ -218,6 +222,8 @@ async fn over_a_unix_socket_a_node_is_drained_and_resumed_without_a_token() {
     assert_eq!(send_over_socket(&path, "GET /readyz").await.status, 503);
     assert_eq!(send_over_socket(&path, "DELETE /drain").await.status, 200);
     assert_eq!(send_over_socket(&path, "GET /readyz").await.status, 200);
+    let reply = send_over_socket(&path, "GET /v1/nodes").await;
+    assert!(reply.status == 200 && reply.body.contains(r#""self":true"#), "{}", reply.body);
     running.stop(Duration::ZERO).await;
     assert!(!path.exists());
 }

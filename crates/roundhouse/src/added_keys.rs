@@ -29,14 +29,8 @@ impl NewKey {
         days: Option<u32>,
         scopes: Vec<String>,
     ) -> anyhow::Result<Self> {
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).context("the system returned no random bytes")?;
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let key = format!("{KEY_PREFIX}{digits}");
-        let expires = match days {
-            None => String::new(),
-            Some(days) => after(SystemTime::now(), days)?,
-        };
+        let key = random_key(KEY_PREFIX)?;
+        let expires = expiry(days)?;
         let subject = subject.unwrap_or_default().to_owned();
         let settings = KeySettings { subject, expires, scopes, ..KeySettings::of_key(&key) };
         Ok(Self { key, settings })
@@ -67,6 +61,19 @@ impl NewKey {
         }
         table
     }
+}
+
+/// A key of 32 random bytes, which begins so.
+pub(crate) fn random_key(prefix: &str) -> anyhow::Result<String> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).context("the system returned no random bytes")?;
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{prefix}{digits}"))
+}
+
+/// When a new key ends, as settings have it; empty for never.
+pub(crate) fn expiry(days: Option<u32>) -> anyhow::Result<String> {
+    days.map_or_else(|| Ok(String::new()), |days| after(SystemTime::now(), days))
 }
 
 /// The time so many days after another, without a fraction of a second.

@@ -12,7 +12,7 @@ use actors::{Care, Handle};
 use backends::sandbox::Protection;
 use budget::Budget;
 use cluster::Membership;
-use front::{Operators, Reporting, Tls};
+use front::{AdminCredentials, Operators, Reporting, Tls};
 use store::Store;
 use telemetry::{AccessLog, Readiness};
 
@@ -111,10 +111,11 @@ impl Plan {
         bodies: Budget,
         readiness: &Readiness,
         certificates: Option<CertificateRequests>,
+        operators: AdminCredentials,
     ) -> Option<Reload> {
         let reloading = self.reloading.take()?;
         let (handle, readiness) = (handle.clone(), readiness.clone());
-        Some(Reload::new(reloading, self, bodies, handle, readiness, certificates))
+        Some(Reload::new(reloading, self, bodies, handle, readiness, certificates, operators))
     }
 
     /// The TLS of the listener for clients, and what replaces its certificates.
@@ -190,8 +191,10 @@ impl Plan {
         let readiness = Readiness::waiting_for("starting");
         // Probes are answered from now on: a node that waits for its store is alive and not ready.
         let served_tls = self.tls(&readiness)?;
-        let operators = Operators::serve(&self.settings.admin, readiness.clone())?
+        let mut operators = Operators::serve(&self.settings.admin, readiness.clone())?
             .with_tls(served_tls.as_ref().map(|served| served.tls.clone()));
+        operators.show_children(self.budgets.children.clone());
+        let credentials = operators.credentials();
         let mut stop = pin!(stop);
         readiness.hold(WAITING);
         let joined = tokio::select! {
@@ -212,6 +215,7 @@ impl Plan {
         };
         let cluster = membership.cluster().clone();
         let handle = self.handle(membership);
+        handle.overview().show_readiness(readiness.clone());
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
         let running = operators.serve_clients(
@@ -241,7 +245,7 @@ impl Plan {
         let (certificates, requests) = served_tls.map(|served| served.reload).unzip();
         // The certificates are read again also in a node without a settings file.
         let renewing = certificates.map(|reload| actix_rt::spawn(reload.run()));
-        let reload = self.reload(&handle, bodies, &readiness, requests.clone());
+        let reload = self.reload(&handle, bodies, &readiness, requests.clone(), credentials);
         let reloading = reload.map(|reload| actix_rt::spawn(reload.run()));
         let showing = watch::children(self.budgets.children.clone(), self.tenant_labels.clone());
         let showing = actix_rt::spawn(showing);

@@ -29,8 +29,10 @@
 //! # Ok(()) }
 //! ```
 
+mod added_admin_keys;
 mod added_keys;
 mod added_tenants;
+mod admin_client;
 mod advice;
 mod assemble;
 mod bounds;
@@ -47,6 +49,7 @@ mod memory;
 mod metrics;
 mod node;
 mod node_variables;
+mod operator_commands;
 mod peers;
 mod plan;
 pub mod private_environment;

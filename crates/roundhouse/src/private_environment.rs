@@ -25,6 +25,9 @@ pub(crate) const PREFIX: &str = "ROUNDHOUSE__";
 /// before the settings are read.
 pub(crate) const SECRET_PREFIX: &str = "ROUNDHOUSE_SECRET_";
 
+/// The variable with the token of an operator, for the commands that ask a node. It is no setting either.
+pub(crate) const ADMIN_TOKEN: &str = "ROUNDHOUSE_ADMIN_TOKEN";
+
 /// The name and the value of a variable that is a setting or a secret.
 type Setting = (String, String);
 
@@ -41,13 +44,25 @@ pub(crate) fn is_secret(name: &str) -> bool {
     has_prefix(name, SECRET_PREFIX)
 }
 
+/// Is a variable with this name the token of an operator?
+pub(crate) fn is_admin_token(name: &str) -> bool {
+    name.eq_ignore_ascii_case(ADMIN_TOKEN)
+}
+
+/// The token of an operator, if it is in the environment.
+pub(crate) fn admin_token() -> Option<String> {
+    let mut removed = removed().into_iter().flatten();
+    let removed = removed.find(|(name, _)| name == ADMIN_TOKEN).map(|(_, value)| value.clone());
+    removed.or_else(|| std::env::var(ADMIN_TOKEN).ok()).filter(|token| !token.is_empty())
+}
+
 fn has_prefix(name: &str, prefix: &str) -> bool {
     name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// Is a variable with this name for the node only, so that no server gets it?
 pub(crate) fn is_private(name: &str) -> bool {
-    is_setting(name) || is_secret(name) || name == MARK
+    must_leave(name) || name == MARK
 }
 
 /// The settings and secrets that were removed from the environment; `None` if none was.
@@ -100,9 +115,9 @@ pub fn enter() -> Result<(), Error> {
     Err(linux::start_again(&settings, others))
 }
 
-#[cfg(target_os = "linux")]
+/// Must a variable with this name leave the environment?
 fn must_leave(name: &str) -> bool {
-    is_setting(name) || is_secret(name)
+    is_setting(name) || is_secret(name) || is_admin_token(name)
 }
 
 #[cfg(target_os = "linux")]
@@ -267,5 +282,6 @@ mod tests {
         for name in ["ROUNDHOUSE_SECRET_A__B", "roundhouse_secret_x"] {
             assert!(is_secret(name) && is_private(name), "{name}");
         }
+        assert!(is_private(ADMIN_TOKEN) && !is_setting(ADMIN_TOKEN) && !is_secret(ADMIN_TOKEN));
     }
 }

@@ -10,8 +10,9 @@ use anyhow::{Context as _, bail};
 use cluster::Cluster;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::added_admin_keys::{self, NewAdminKey};
 use crate::added_keys::{self, NewKey};
-use crate::cli::{Add, Check, Command, Import, Key, Serve, Stdio};
+use crate::cli::{Add, AdminKey, Check, Command, Import, Key, Serve, Stdio};
 use crate::client_file::{self, Server};
 use crate::descriptors::{self, Descriptors};
 use crate::memory::Memory;
@@ -21,7 +22,10 @@ use crate::settings::{
     self, BackendSettings, Environment, Problems, Reading, Settings, TenantSettings,
 };
 use crate::signals::Signals;
-use crate::{Node, Roundhouse, added_tenants, certificates, demo, homes, sandbox, started_servers};
+use crate::{
+    Node, Roundhouse, added_tenants, certificates, demo, homes, operator_commands, sandbox,
+    started_servers,
+};
 
 /// Runs the command until it is done or the process is asked to stop.
 pub fn run(command: Command) -> anyhow::Result<()> {
@@ -32,6 +36,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Add(add) => self::add(add),
         Command::Import(import) => self::import(&import),
         Command::Key(key) => self::key(&key),
+        Command::AdminKey(key) => admin_key(&key),
+        Command::Operator(command) => print(&operator_commands::run(&command)?),
     }
 }
 
@@ -244,6 +250,26 @@ fn key(key: &Key) -> anyhow::Result<()> {
     }
     say_notes(["the key is shown this once".to_owned()].into_iter());
     print(&format!("{}\n", new.key))
+}
+
+fn admin_key(key: &AdminKey) -> anyhow::Result<()> {
+    let AdminKey { name, into, .. } = key;
+    let new = NewAdminKey::make(name, &key.role.to_string(), key.days)?;
+    if key.print {
+        let table = format!("write this into the settings:\n{}", new.toml());
+        say_notes([table].into_iter());
+    } else {
+        let findings = added_admin_keys::add(into, &new)?;
+        let added = format!(
+            "added `admin.credentials.{name}` to {}; a running node applies it if nothing in its settings is wrong",
+            into.display()
+        );
+        say_notes(findings.into_iter().chain([added]));
+    }
+    say_notes(
+        ["the token is shown this once; write it into a file with mode 600".to_owned()].into_iter(),
+    );
+    print(&format!("{}\n", new.token))
 }
 
 /// Writes notes to standard error, since standard output may be the settings themselves.

@@ -2,7 +2,7 @@
 //!
 //! The files of the settings are compared by content at an interval: an editor replaces a file, and
 //! Kubernetes changes a symbolic link above it. `SIGHUP` has them read at once. If there is a problem,
-//! nothing changes. Otherwise the tenants are applied; a change of any other setting is named and
+//! nothing changes. Otherwise the tenants and the credentials of operators are applied; a change of any other setting is named and
 //! waits for a restart.
 
 mod changes;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use actors::Handle;
 use backends::Backend;
 use budget::Budget;
+use front::AdminCredentials;
 use telemetry::Readiness;
 use tenants::Tenant;
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,6 +94,7 @@ pub(crate) struct Reload {
     bodies: Budget,
     handle: Handle,
     readiness: Readiness,
+    operators: AdminCredentials,
     /// The files as they were applied last. Those of `reloading` are the ones that were read last: they
     /// differ if settings were refused.
     applied: Digests,
@@ -120,6 +122,7 @@ impl Reload {
         handle: Handle,
         readiness: Readiness,
         certificates: Option<CertificateRequests>,
+        operators: AdminCredentials,
     ) -> Self {
         Self {
             applied: reloading.digests.clone(),
@@ -135,6 +138,7 @@ impl Reload {
             bodies,
             handle,
             readiness,
+            operators,
             removals: 0,
             advice: Advice::of(plan),
             certificates,
@@ -233,6 +237,7 @@ impl Reload {
         self.backends.replace(planned.into_iter().chain(left));
         self.handle.replace_cares(plan.cares());
         self.show_tenants(plan.tenants.by_name().iter().map(|t| Tenant::clone(t)), leaving);
+        self.operators.replace(&plan.settings.admin);
         self.backends.start_in_advance();
         Advice::of(&plan).replace(&mut self.advice);
         changes.log();

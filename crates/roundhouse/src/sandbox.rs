@@ -255,7 +255,8 @@ fn check_store(settings: &Settings, machine: &Machine, problems: &mut Problems) 
 /// The permissions of a Unix socket admit every process of the node's user, also a server.
 fn check_admin_socket(settings: &Settings, problems: &mut Problems) {
     let admin = &settings.admin;
-    if !matches!(admin.listen, AdminAddress::Unix(_)) || !admin.token_file.as_os_str().is_empty() {
+    let has_credential = !admin.token_file.as_os_str().is_empty() || !admin.credentials.is_empty();
+    if !matches!(admin.listen, AdminAddress::Unix(_)) || has_credential {
         return;
     }
     if let Some((_, key, _)) =
@@ -263,8 +264,8 @@ fn check_admin_socket(settings: &Settings, problems: &mut Problems) {
     {
         problems.warn(format!(
             "`admin.listen` is a Unix socket without a token, and the server of `{key}` runs as the \
-             node's user: it can drain the node; give each server a `user` of its own, or set \
-             `admin.token_file`"
+             node's user: it can drain the node and end sessions; give each server a `user` of its own, \
+             or set `admin.token_file`"
         ));
     }
 }

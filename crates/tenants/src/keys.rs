@@ -75,6 +75,11 @@ impl KeyDigest {
     pub fn of(presented: &str) -> Self {
         Self(digest(presented))
     }
+
+    /// Reads a digest that is written as 64 hexadecimal digits.
+    pub fn parse(written: &str) -> Option<Self> {
+        hexadecimal(written).map(Self)
+    }
 }
 
 /// The keys of a tenant.
@@ -154,9 +159,9 @@ fn read(tenant: &str, name: &str, written: &KeySettings) -> Result<(KeyDigest, K
     }
     let expires = match &*written.expires {
         "" => None,
-        text => match OffsetDateTime::parse(text, &Rfc3339) {
-            Ok(time) => Some(SystemTime::from(time)),
-            Err(_) => {
+        text => match time_of(text) {
+            Some(time) => Some(time),
+            None => {
                 let (tenant, name) = at();
                 // An operator may have written the key there.
                 let is_key = text.contains(KEY_PREFIX);
@@ -175,6 +180,11 @@ fn read(tenant: &str, name: &str, written: &KeySettings) -> Result<(KeyDigest, K
         }
         _ => Err(wrong),
     }
+}
+
+/// Reads a time of RFC 3339.
+pub fn time_of(written: &str) -> Option<SystemTime> {
+    OffsetDateTime::parse(written, &Rfc3339).ok().map(SystemTime::from)
 }
 
 fn digest(key: &str) -> [u8; 32] {

@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 pub use auth::Auth;
 pub use claim_values::ClaimValues;
 pub use error::Error;
-pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
+pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys, time_of};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
 pub use permissions::{Attributes, Judgement, Kind, PermissionSettings, Permissions};

@@ -12,6 +12,7 @@ use super::messages::{
     Request, RequestKind,
 };
 use super::opening::Opening;
+use super::operator_messages::OperatorCall;
 use super::{Format, legacy};
 use crate::Caller;
 
@@ -37,6 +38,8 @@ pub(super) enum Received {
     Opening(Opening),
     /// A call to relay to another node.
     Relayed(Relayed),
+    /// A call of an operator at another node.
+    Operator(OperatorCall),
 }
 
 /// A call that its receiver relays without decoding it.
@@ -113,6 +116,7 @@ impl Received {
             RequestKind::Call(call) => ForwardedRequest::read(call).map(Self::Forwarded),
             RequestKind::Opening(opening) => Opening::read(opening).map(Self::Opening),
             RequestKind::Relay(relay) => Relayed::read(relay).map(Self::Relayed),
+            RequestKind::Operator(call) => Some(Self::Operator(call)),
         }
     }
 }

@@ -11,10 +11,12 @@ use bytes::Bytes;
 use prost::Message as _;
 use protocol::{ErrorCode, Mirrored, RequestId};
 
+use super::operator_messages::OperatorCall;
+
 /// A message that one node sends to make a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
-    #[prost(oneof = "RequestKind", tags = "1, 2, 3")]
+    #[prost(oneof = "RequestKind", tags = "1, 2, 3, 10")]
     pub(super) kind: Option<RequestKind>,
 }
 
@@ -30,6 +32,9 @@ pub(super) enum RequestKind {
     /// Relay a call.
     #[prost(message, tag = "3")]
     Relay(Relay),
+    /// An operator asks for something.
+    #[prost(message, tag = "10")]
+    Operator(OperatorCall),
 }
 
 /// A request of a caller for a session.

@@ -13,7 +13,7 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::forwarded_request::{ForwardedRequest, Received, Relayed};
-use super::{Format, reply_codec};
+use super::{Format, operator_calls, reply_codec};
 use crate::ReplyEvent;
 use crate::metrics;
 use crate::node::{Entry, Node};
@@ -44,6 +44,7 @@ impl PeerCallHandler for PeerService {
                 metrics::RELAYED.inc();
                 return Some(Box::new(RelayedReplies(peer.call(call))));
             }
+            Some(Received::Operator(call)) => return operator_calls::serve(&node, call),
             None => {
                 tracing::error!("undecodable call from a peer; check the versions of all nodes");
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));

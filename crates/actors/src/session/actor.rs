@@ -35,6 +35,7 @@ use crate::metrics::{self, End, Hold};
 use crate::node_context::NodeContext;
 use crate::registry::Registration;
 use crate::reply::Sink;
+use crate::session_summary::Activity;
 use crate::timer::Timer;
 
 /// The shortest wait before a store operation is retried, in milliseconds.
@@ -61,6 +62,8 @@ pub(crate) struct SessionActor {
     pub(super) deferred: DeferredMessages,
     /// The arrival time of the latest request of a client.
     pub(super) touched: Millis,
+    /// When the session began at this node.
+    since: Millis,
     /// Whether the session ends once no request is in flight.
     is_draining: bool,
     /// How long the node has not been allowed to act for the session.
@@ -131,6 +134,7 @@ impl SessionActor {
             parked_effects,
             deferred: DeferredMessages::default(),
             touched: now,
+            since: now,
             is_draining: false,
             lapse: LeaseLapse::default(),
             timer_fired: false,
@@ -420,6 +424,18 @@ impl SessionActor {
         }
     }
 
+    /// What the session does, for operators.
+    fn activity(&self) -> Activity {
+        let now = clock::now();
+        let secs_since = |time: Millis| now.0.saturating_sub(time.0) / 1_000;
+        Activity {
+            at_node_secs: secs_since(self.since),
+            idle_secs: secs_since(self.touched),
+            requests: self.session.exchanges() as u64,
+            streams: self.sinks.count_open() as u64,
+        }
+    }
+
     /// Passes a message to the session.
     fn deliver(&mut self, event: Event, sink: Option<Sink>, now: Millis) {
         if let Some(sink) = sink {
@@ -559,6 +575,10 @@ impl Handler<SessionMessage> for SessionActor {
                 if !actor.session.is_live() {
                     actor.receive(Event::Stopping, None);
                 }
+            }
+            SessionMessage::Tell(sender) => {
+                // An error means that the operator does not wait any more.
+                let _ = sender.send(actor.activity());
             }
             SessionMessage::CancelStop => {
                 actor.is_draining = false;

@@ -10,11 +10,13 @@ use budget::Share;
 use conversation::{Event, Refusal, SinkId};
 use protocol::{Revision, SessionId};
 use tenants::Principal;
+use tokio::sync::oneshot;
 
 use super::SessionMessage;
 use super::relief::Relief;
 use crate::HandshakeSummary;
 use crate::reply::{Bounds, ReplyQueue, Sink};
+use crate::session_summary::Activity;
 
 /// One session's mailbox, the principal that it belongs to, and what its connections share.
 pub(crate) struct SessionHandle {
@@ -175,6 +177,11 @@ impl SessionHandle {
     /// Asks the session to release bytes. If its mailbox is full, the next round asks again.
     pub(crate) fn relieve(&self, relief: Relief) {
         let _ = self.mailbox.try_send(SessionMessage::Relieve(relief));
+    }
+
+    /// Asks the session what it does. If its mailbox is full, the sender is dropped.
+    pub(crate) fn ask_activity(&self, sender: oneshot::Sender<Activity>) {
+        let _ = self.mailbox.try_send(SessionMessage::Tell(sender));
     }
 
     /// Records that a reader has left, and wakes the session. The flag is set before the wake-up:

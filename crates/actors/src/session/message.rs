@@ -1,9 +1,11 @@
 //! The messages to a session's actor.
 
 use conversation::Event;
+use tokio::sync::oneshot;
 
 use super::relief::Relief;
 use crate::reply::Sink;
+use crate::session_summary::Activity;
 
 /// A message to a session's actor.
 pub(crate) enum SessionMessage {
@@ -21,6 +23,8 @@ pub(crate) enum SessionMessage {
     Evict,
     /// Release bytes.
     Relieve(Relief),
+    /// Tell an operator what the session does.
+    Tell(oneshot::Sender<Activity>),
     /// Neither end nor be released as soon as no request is in flight.
     CancelStop,
 }

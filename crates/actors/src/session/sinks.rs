@@ -52,6 +52,11 @@ impl Sinks {
         }
     }
 
+    /// The number of streams that are open.
+    pub(super) fn count_open(&self) -> usize {
+        self.open.iter().filter(|sink| sink.is_open()).count()
+    }
+
     /// Removes and returns the sinks that match.
     pub(super) fn take_if(&mut self, is_taken: impl Fn(&Sink) -> bool) -> ThinVec<Sink> {
         let (taken, kept) = std::mem::take(&mut self.open).into_iter().partition(is_taken);

@@ -164,7 +164,7 @@ fn take_slot(node: &Node, record: &Record) -> Result<Slot, Refusal> {
 }
 
 /// Claims a session.
-async fn claim(
+pub(super) async fn claim(
     node: &Node,
     session: &SessionId,
     record: &Record,

@@ -9,7 +9,9 @@ use serde_json::{Map, Value as Json};
 use super::finding::Place;
 use super::shape::join;
 use super::{Problems, Settings};
-use crate::private_environment::{self, MARK, PREFIX, is_private, is_secret, is_setting};
+use crate::private_environment::{
+    self, MARK, PREFIX, is_admin_token, is_private, is_secret, is_setting,
+};
 
 /// The beginning of variables that an operator may have meant as settings.
 const NEAR_PREFIX: &str = "ROUNDHOUSE_";
@@ -37,8 +39,8 @@ impl Environment {
 
     /// Exactly these variables.
     pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        let is_near =
-            |name: &str| has_prefix(name, NEAR_PREFIX) && name != MARK && !is_secret(name);
+        let is_other = |name: &str| name == MARK || is_secret(name) || is_admin_token(name);
+        let is_near = |name: &str| has_prefix(name, NEAR_PREFIX) && !is_other(name);
         Self(variables.into_iter().filter(|(name, _)| is_near(name)).collect())
     }
 

@@ -155,6 +155,9 @@ impl Settings {
         keys.remove("front.tls.certificates");
         let pair = front::PairSettings::default();
         shape::leaves("front.tls.certificates.*", &pair, &mut keys);
+        keys.remove("admin.credentials");
+        let credential = front::AdminCredentialSettings::default();
+        shape::leaves("admin.credentials.*", &credential, &mut keys);
         shape::leaves("tenants.*", &tenants::Settings::default(), &mut keys);
         shape::leaves("tenants.*", &actors::Care::default(), &mut keys);
         keys.remove("tenants.*.keys");
@@ -168,13 +171,15 @@ impl Settings {
         keys
     }
 
-    /// These settings with the tenants of others, where those and their secrets are read, and the files
-    /// of certificates.
+    /// These settings with the tenants of others, where those and their secrets are read, the files of
+    /// certificates and the credentials of operators.
     pub(crate) fn with_tenants_of(&self, other: Self) -> Self {
         let keeps_tls = self.keeps_tls_in(&other);
         let NodeSettings { tenants_dir, secrets_dir, .. } = other.node;
         let node = NodeSettings { tenants_dir, secrets_dir, ..self.node.clone() };
-        let mut settings = Self { tenants: other.tenants, node, ..self.clone() };
+        let credentials = other.admin.credentials;
+        let admin = front::AdminSettings { credentials, ..self.admin.clone() };
+        let mut settings = Self { tenants: other.tenants, node, admin, ..self.clone() };
         if keeps_tls {
             settings.front.tls = other.front.tls;
         }
@@ -192,8 +197,12 @@ impl Settings {
         let keys = |settings: &Self| {
             let mut keys = BTreeMap::new();
             shape::leaves("", &Self { tenants: BTreeMap::new(), ..settings.clone() }, &mut keys);
-            keys.retain(|key, _| !matches!(&**key, "node.tenants_dir" | "node.secrets_dir"));
-            keys.retain(|key, _| !keeps_tls || !key.starts_with("front.tls."));
+            let is_applied = |key: &str| {
+                matches!(key, "node.tenants_dir" | "node.secrets_dir")
+                    || key.starts_with("admin.credentials")
+                    || (keeps_tls && key.starts_with("front.tls."))
+            };
+            keys.retain(|key, _| !is_applied(key));
             keys
         };
         let (own, others) = (keys(self), keys(other));
@@ -241,8 +250,12 @@ impl Settings {
         let tls = Shape::of(&front::TlsSettings::default())
             .with("certificates", Shape::Named(Box::new(pair)));
         let front = Shape::of(&front::Settings::default()).with("tls", tls);
+        let credential = Shape::of(&front::AdminCredentialSettings::default());
+        let admin = Shape::of(&front::AdminSettings::default())
+            .with("credentials", Shape::Named(Box::new(credential)));
         Shape::of(&Self::default())
             .with("front", front)
+            .with("admin", admin)
             .with("tenants", Shape::Named(Box::new(tenant)))
     }
 }

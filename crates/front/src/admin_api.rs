@@ -1,0 +1,404 @@
+//! The lists and actions of operators, as JSON: `/v1/nodes`, `/v1/tenants`, `/v1/sessions`.
+//!
+//! An answer that needs other nodes is awaited, which delays no probe. Every list is bounded.
+
+use std::sync::Arc;
+
+use actix_http::{Method, StatusCode};
+use actors::{
+    EndProblem, Ended, Listing, NodeSummary, Overview, PAGE_MAX, SessionQuery, SessionSummary,
+    ShortId, Target, Unasked,
+};
+use budget::Budget;
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+use tenants::{Access, Tenant, Tenants};
+
+use crate::admin_credentials::Role;
+
+/// What all paths of this file begin with.
+pub(crate) const PREFIX: &str = "/v1/";
+
+/// The sessions of one page, if the request names no number.
+const PAGE: usize = 100;
+
+/// The name of a node that has none.
+const NAMELESS: &str = "local";
+
+/// The outcome of each list.
+const LISTED: &str = "listed";
+
+/// What the lists are made of.
+pub(crate) struct Listed<'a> {
+    pub(crate) overview: Overview,
+    pub(crate) tenants: &'a Tenants,
+    pub(crate) children: Option<&'a Budget>,
+}
+
+/// A request of an operator, read and not judged.
+#[derive(Debug, PartialEq)]
+pub(crate) enum ApiRequest {
+    Nodes,
+    Tenants,
+    Sessions(SessionQuery),
+    EndSession { target: Target, tenant: Option<Arc<str>> },
+}
+
+/// An answer.
+pub(crate) struct ApiAnswer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Value,
+}
+
+impl ApiAnswer {
+    fn ok(body: Value) -> Self {
+        Self { status: StatusCode::OK, body }
+    }
+
+    /// An error, and what to do.
+    pub(crate) fn error(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, body: json!({ "error": text.into() }) }
+    }
+}
+
+/// Why a request cannot be read.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Unreadable {
+    /// There is no such path.
+    Path,
+    /// Only these methods are taken there.
+    Method(&'static str),
+    /// A parameter is wrong.
+    Parameter(String),
+}
+
+impl ApiRequest {
+    /// Reads a request whose path begins with [`PREFIX`].
+    pub(crate) fn read(method: &Method, path: &str, query: &str) -> Result<Self, Unreadable> {
+        let path = path.strip_prefix(PREFIX).ok_or(Unreadable::Path)?;
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
+        match path {
+            "nodes" | "tenants" | "sessions" if !is_read => Err(Unreadable::Method("GET, HEAD")),
+            "nodes" => parameters(query, []).map(|[]| Self::Nodes),
+            "tenants" => parameters(query, []).map(|[]| Self::Tenants),
+            "sessions" => Self::sessions(query),
+            _ => match path.strip_prefix("sessions/") {
+                Some(_) if *method != Method::DELETE => Err(Unreadable::Method("DELETE")),
+                Some(session) => Self::end_session(session, query),
+                None => Err(Unreadable::Path),
+            },
+        }
+    }
+
+    fn sessions(query: &str) -> Result<Self, Unreadable> {
+        let [tenant, limit, after] = parameters(query, ["tenant", "limit", "after"])?;
+        let limit = match limit.as_deref().map(str::parse) {
+            None => PAGE,
+            Some(Ok(limit @ 1..=PAGE_MAX)) => limit,
+            Some(_) => {
+                let why = format!("write ?limit= and a number from 1 to {PAGE_MAX}");
+                return Err(Unreadable::Parameter(why));
+            }
+        };
+        let after = match after.as_deref().map(ShortId::parse) {
+            None => None,
+            Some(Some(after)) => Some(after),
+            Some(None) => {
+                let why = "write ?after= and the id of a session, which has 16 hexadecimal digits";
+                return Err(Unreadable::Parameter(why.into()));
+            }
+        };
+        Ok(Self::Sessions(SessionQuery { tenant: tenant.map(Into::into), after, limit }))
+    }
+
+    fn end_session(session: &str, query: &str) -> Result<Self, Unreadable> {
+        let [tenant] = parameters(query, ["tenant"])?;
+        let target = decoded(session).and_then(|session| Target::parse(&session));
+        let Some(target) = target else {
+            let why = "this names no session: write the id that `roundhouse sessions` prints, with its \
+                       tenant, or the value of `Mcp-Session-Id`";
+            return Err(Unreadable::Parameter(why.into()));
+        };
+        if matches!(target, Target::Short(_)) && tenant.is_none() {
+            let why =
+                "the id that a list shows needs its tenant: add `?tenant=NAME` (`--tenant NAME`)";
+            return Err(Unreadable::Parameter(why.into()));
+        }
+        Ok(Self::EndSession { target, tenant: tenant.map(Into::into) })
+    }
+
+    /// The role that it needs.
+    pub(crate) fn role(&self) -> Role {
+        match self {
+            Self::Nodes | Self::Tenants | Self::Sessions(_) => Role::Read,
+            Self::EndSession { .. } => Role::Operate,
+        }
+    }
+
+    /// The name of the action.
+    pub(crate) fn action(&self) -> &'static str {
+        match self {
+            Self::Nodes => "list nodes",
+            Self::Tenants => "list tenants",
+            Self::Sessions(_) => "list sessions",
+            Self::EndSession { .. } => "end session",
+        }
+    }
+
+    /// What it is about. No session's id is in it.
+    pub(crate) fn object(&self) -> String {
+        match self {
+            Self::Nodes => "cluster".to_owned(),
+            Self::Tenants => "node".to_owned(),
+            Self::Sessions(SessionQuery { tenant, .. }) => {
+                tenant.as_deref().unwrap_or("all tenants").to_owned()
+            }
+            Self::EndSession { target, .. } => target.to_string(),
+        }
+    }
+
+    /// Performs it for an operator that may do so. Returns the outcome, for the record, and the answer.
+    pub(crate) async fn perform(self, listed: Listed<'_>) -> (&'static str, ApiAnswer) {
+        match self {
+            Self::Nodes => {
+                let (nodes, unasked) = listed.overview.nodes().await;
+                let nodes: Vec<_> = nodes.into_iter().map(node).collect();
+                (LISTED, ApiAnswer::ok(json!({ "nodes": nodes, "unasked": names(unasked) })))
+            }
+            Self::Tenants => {
+                let by_tenant = listed.overview.sessions_by_tenant();
+                let all = listed.tenants.by_name();
+                let sessions = |name: &str| {
+                    let found = by_tenant.iter().find(|(tenant, _)| **tenant == *name);
+                    found.map_or(0, |(_, sessions)| *sessions)
+                };
+                let all = all.iter().map(|one| tenant(one, sessions(&one.name), &listed));
+                let node = named(&listed.overview.name()).to_owned();
+                (LISTED, ApiAnswer::ok(json!({ "node": node, "tenants": all.collect::<Vec<_>>() })))
+            }
+            Self::Sessions(query) => {
+                let Listing { sessions, next, unasked } = listed.overview.sessions(query).await;
+                let sessions: Vec<_> =
+                    sessions.into_iter().map(|(node, one)| session(&node, one)).collect();
+                let next = next.map(|next| next.to_string());
+                let list = json!({
+                    "sessions": sessions, "next": next, "unasked": names(unasked),
+                });
+                (LISTED, ApiAnswer::ok(list))
+            }
+            Self::EndSession { target, tenant } => {
+                let ended = listed.overview.end_session(target, tenant).await;
+                match ended {
+                    Ok(Ended { id, tenant, node }) => {
+                        let ended = json!({
+                            "id": id.to_string(), "tenant": &*tenant, "node": named(&node),
+                        });
+                        ("ended", ApiAnswer::ok(json!({ "ended": ended })))
+                    }
+                    Err(problem) => not_ended(problem),
+                }
+            }
+        }
+    }
+}
+
+fn not_ended(problem: EndProblem) -> (&'static str, ApiAnswer) {
+    match problem {
+        EndProblem::Unknown => {
+            let why = "there is no such session: it has ended, or belongs to another tenant, or it \
+                       sleeps and can be ended by its `Mcp-Session-Id` only";
+            ("unknown", ApiAnswer::error(StatusCode::NOT_FOUND, why))
+        }
+        EndProblem::Ambiguous => {
+            let why = "several sessions have ids that begin so; write all 16 digits";
+            ("ambiguous", ApiAnswer::error(StatusCode::CONFLICT, why))
+        }
+        EndProblem::Unconfirmed => {
+            let why = "the end of the session was not confirmed: its node or the store did not answer \
+                       in time; ask again";
+            ("unconfirmed", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
+        }
+        EndProblem::Unasked(unasked) => {
+            let nodes = unasked.iter().map(|one| format!("{} ({})", one.node, one.reason));
+            let nodes = nodes.collect::<Vec<_>>().join(", ");
+            let why = format!(
+                "the session is on no node that could be asked; it may be on these: {nodes}"
+            );
+            ("nodes could not be asked", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
+        }
+    }
+}
+
+fn named(node: &str) -> &str {
+    if node.is_empty() { NAMELESS } else { node }
+}
+
+fn names(unasked: Vec<Unasked>) -> Vec<Value> {
+    let one = |one: Unasked| json!({ "node": named(&one.node), "reason": one.reason });
+    unasked.into_iter().map(one).collect()
+}
+
+fn node(node: NodeSummary) -> Value {
+    let linked: Vec<&str> = node.linked.iter().map(|name| named(name)).collect();
+    json!({
+        "name": named(&node.name),
+        "incarnation": node.incarnation,
+        "address": &*node.address,
+        "sessions": node.sessions,
+        "draining": node.is_draining,
+        "linked": linked,
+        "self": node.is_this,
+        "version": node.version,
+        "ready": node.reasons.as_ref().map(Vec::is_empty),
+        "reasons": node.reasons,
+    })
+}
+
+fn tenant(tenant: &Tenant, sessions: usize, listed: &Listed<'_>) -> Value {
+    let (auth, keys) = match &tenant.access {
+        Access::Open => (vec!["open"], None),
+        Access::Authenticated(credentials) => {
+            let keys = credentials.keys.as_ref().map(|_| "keys");
+            let oauth = credentials.oauth.as_ref().map(|_| "oauth");
+            let count = credentials.keys.as_ref().map(|keys| keys.count());
+            (keys.into_iter().chain(oauth).collect(), count)
+        }
+    };
+    let name = &*tenant.name;
+    let bytes = listed.overview.session_bytes(name);
+    let children = listed.children.and_then(|children| children.share(name));
+    json!({
+        "name": name,
+        "auth": auth,
+        "keys": keys,
+        "hosts": tenant.hosts,
+        "leaving": tenant.is_leaving,
+        "sessions": sessions,
+        "session_bytes": bytes.map(|(used, _)| used),
+        "stored_bytes": listed.overview.stored_bytes(name),
+        "children": children.as_ref().map(|children| children.used()),
+        "limits": {
+            "sessions_max": tenant.sessions_max,
+            "session_bytes_max": bytes.map(|(_, max)| max),
+            "children_max": children.as_ref().map(|children| children.max()),
+        },
+    })
+}
+
+fn session(node: &str, session: SessionSummary) -> Value {
+    let SessionSummary { id, tenant, principal, revision, client, activity } = session;
+    json!({
+        "id": id.to_string(),
+        "tenant": &*tenant,
+        "principal": principal.map(|principal| format!("{principal:016x}")),
+        "node": named(node),
+        "revision": Some(revision).filter(|revision| !revision.is_empty()),
+        "client": Some(client).filter(|client| !client.is_empty()),
+        "at_node_secs": activity.map(|activity| activity.at_node_secs),
+        "idle_secs": activity.map(|activity| activity.idle_secs),
+        "requests": activity.map(|activity| activity.requests),
+        "streams": activity.map(|activity| activity.streams),
+    })
+}
+
+fn decoded(text: &str) -> Option<String> {
+    percent_decode_str(text).decode_utf8().ok().map(String::from)
+}
+
+/// The values of these parameters. Any other parameter, or one that comes twice, is refused: an operator
+/// who wrote `tenat` would otherwise see the sessions of all tenants.
+fn parameters<const N: usize>(
+    query: &str,
+    known: [&str; N],
+) -> Result<[Option<String>; N], Unreadable> {
+    let mut values = [const { None }; N];
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let place = known.iter().position(|known| *known == name);
+        let value = decoded(value).filter(|value| !value.is_empty());
+        match (place, value) {
+            (Some(place), Some(value)) if values[place].is_none() => values[place] = Some(value),
+            (Some(_), _) => {
+                let why = format!("write ?{name}= once, with a value");
+                return Err(Unreadable::Parameter(why));
+            }
+            (None, _) => {
+                let why = match known.join(", ") {
+                    known if known.is_empty() => "there are no parameters here".to_owned(),
+                    known => format!("the parameters are {known}; write only these"),
+                };
+                return Err(Unreadable::Parameter(why));
+            }
+        }
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(method: Method, target: &str) -> Result<ApiRequest, Unreadable> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        ApiRequest::read(&method, path, query)
+    }
+
+    #[test]
+    fn requests_are_read_and_wrong_ones_say_what_to_write() {
+        let page = |tenant: Option<&str>, after, limit| {
+            let query = SessionQuery { tenant: tenant.map(Into::into), after, limit };
+            Ok(ApiRequest::Sessions(query))
+        };
+        assert_eq!(read(Method::GET, "/v1/nodes"), Ok(ApiRequest::Nodes));
+        assert_eq!(read(Method::HEAD, "/v1/tenants"), Ok(ApiRequest::Tenants));
+        assert_eq!(read(Method::GET, "/v1/sessions"), page(None, None, PAGE));
+        let after = ShortId::parse("00000000000000ff");
+        let all = "/v1/sessions?tenant=a%2Db&after=00000000000000ff&limit=7";
+        assert_eq!(read(Method::GET, all), page(Some("a-b"), after, 7));
+        for (wrong, word) in [
+            ("/v1/sessions?tenat=a", "tenant, limit, after"),
+            ("/v1/sessions?tenant=a&tenant=b", "once"),
+            ("/v1/sessions?tenant=", "value"),
+            ("/v1/sessions?limit=0", "1 to 1000"),
+            ("/v1/sessions?limit=1001", "1 to 1000"),
+            ("/v1/sessions?limit=-1", "1 to 1000"),
+            ("/v1/sessions?after=ff", "16 hexadecimal"),
+            ("/v1/sessions?after=%00", "16 hexadecimal"),
+            ("/v1/nodes?all=1", "no parameters"),
+        ] {
+            let Err(Unreadable::Parameter(why)) = read(Method::GET, wrong) else {
+                panic!("{wrong} was read")
+            };
+            assert!(why.contains(word), "{wrong}: {why}");
+        }
+        assert_eq!(read(Method::POST, "/v1/nodes"), Err(Unreadable::Method("GET, HEAD")));
+        assert_eq!(read(Method::GET, "/v1/sessions/x"), Err(Unreadable::Method("DELETE")));
+        for unknown in ["/v1/", "/v1/node", "/v1/nodes/", "/v2/nodes", "/v1/sessions%2Fx"] {
+            assert_eq!(read(Method::DELETE, unknown), Err(Unreadable::Path), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_session_to_end_is_named_and_no_hostile_id_is_one() {
+        let id = "7f0c1a52-5a36-4a5e-9c0e-0d1f8f1f2a3b-node1";
+        let read = |target: &str| read(Method::DELETE, target);
+        assert!(read(&format!("/v1/sessions/{id}")).is_ok());
+        assert!(read("/v1/sessions/0123456789abcdef?tenant=a").is_ok());
+        let shown = format!("{:?}", read(&format!("/v1/sessions/{id}")).unwrap());
+        assert!(!shown.contains("7f0c1a52"), "{shown}");
+        for hostile in [
+            "/v1/sessions/",
+            "/v1/sessions/%00",
+            "/v1/sessions/a%20b",
+            "/v1/sessions/a%0d%0aX:%20y",
+            "/v1/sessions/%ff%fe",
+            "/v1/sessions/0123456789abcdef",
+            "/v1/sessions/01234567",
+            "/v1/sessions/x?tenant=a&tenant=b",
+            &format!("/v1/sessions/{}", "x".repeat(129)),
+        ] {
+            let refused = matches!(read(hostile), Err(Unreadable::Parameter(_)));
+            assert!(refused, "{hostile}");
+        }
+    }
+}

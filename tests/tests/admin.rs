@@ -1,0 +1,572 @@
+//! Operators: credentials with roles, lists of nodes, tenants and sessions, and the end of a session.
+
+use std::io::Write as _;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tests::mcp::Client;
+use tests::recorded::{Recorded, pinged};
+use tests::{Node, Setup, tools};
+use tokio::time::sleep;
+
+const NEWEST: &str = "2025-11-25";
+
+/// The maximum time of each step here.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const TOKEN: &str = "a-token-for-operators";
+
+/// A tenant `demo`, whose server runs in the node.
+const DEMO: &str = "\
+[tenants.demo]
+auth = 'open'
+
+[tenants.demo.backends.main]
+kind = 'native'
+name = 'everything'
+";
+
+/// A file that holds a token, with mode 600.
+fn token_file(token: &str) -> Result<NamedTempFile> {
+    let mut file = NamedTempFile::new()?;
+    file.write_all(token.as_bytes())?;
+    Ok(file)
+}
+
+/// Runs a command of the program.
+async fn run(arguments: &[&str], token: Option<&str>) -> Result<Output> {
+    let mut command = Command::new(tools::built("roundhouse"));
+    command.args(arguments).env_remove("ROUNDHOUSE_ADMIN_TOKEN");
+    if let Some(token) = token {
+        command.env("ROUNDHOUSE_ADMIN_TOKEN", token);
+    }
+    Ok(tokio::task::spawn_blocking(move || command.output()).await??)
+}
+
+/// Asks a node with a command; returns what it prints, or the error.
+async fn ask(
+    node: &Node,
+    arguments: &[&str],
+    token: Option<&str>,
+) -> Result<Result<String, String>> {
+    let arguments = [arguments, &["--admin", &node.admin]].concat();
+    let output = run(&arguments, token).await?;
+    let (told, printed) = (String::from_utf8(output.stderr)?, String::from_utf8(output.stdout)?);
+    let is_told = token.is_some_and(|token| !token.is_empty() && told.contains(token));
+    ensure!(!is_told, "a token is printed: {told}");
+    match output.status.code() {
+        Some(0) => Ok(Ok(printed)),
+        Some(1) => Ok(Err(told)),
+        code => bail!("exit code {code:?}: {told}"),
+    }
+}
+
+/// The answer of a command as JSON.
+async fn json_of(node: &Node, arguments: &[&str]) -> Result<Value> {
+    let printed = ask(node, &[arguments, &["--json"]].concat(), Some(TOKEN)).await?;
+    let printed = printed.map_err(anyhow::Error::msg)?;
+    serde_json::from_str(&printed).with_context(|| printed)
+}
+
+fn list<'a>(answer: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
+    answer[name].as_array().with_context(|| format!("no {name}: {answer}"))
+}
+
+/// The keys of an object, sorted: their order is no promise.
+fn keys(value: &Value) -> Vec<&str> {
+    let keys = value.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// Sends a request to the admin port without the command; returns the status and the body.
+async fn request(
+    node: &Node,
+    method: Method,
+    path: &str,
+    header: (&str, &str),
+) -> Result<(u16, String)> {
+    let request = reqwest::Client::new().request(method, format!("{}{path}", node.admin));
+    let response = request.header(header.0, header.1).send().await?;
+    Ok((response.status().as_u16(), response.text().await?))
+}
+
+/// Makes a credential in the settings of a node; returns its token.
+async fn admin_key(node: &Node, arguments: &[&str]) -> Result<String> {
+    let file = node.config_file().display().to_string();
+    let arguments = [&["admin-key"], arguments, &["--into", &file]].concat();
+    let output = run(&arguments, None).await?;
+    let told = String::from_utf8(output.stderr)?;
+    ensure!(output.status.success(), "{told}");
+    let token = String::from_utf8(output.stdout)?.trim().to_owned();
+    ensure!(token.starts_with("rha_") && token.len() == 68 && !told.contains(&token), "{told}");
+    ensure!(!std::fs::read_to_string(node.config_file())?.contains(&token), "the token is stored");
+    Ok(token)
+}
+
+/// Waits until the node answers a list of its nodes as `is_due` says.
+async fn until(
+    node: &Node,
+    token: &str,
+    is_due: impl Fn(&Result<String, String>) -> bool,
+) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask(node, &["nodes"], Some(token)).await?;
+        if is_due(&answer) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{answer:?}\n{}", node.output());
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_credential_may_do_what_its_role_allows_until_it_ends_or_is_removed() -> Result<()> {
+    let node = Node::start(&Setup::config(DEMO))?;
+    // Without a credential nothing is allowed on a port.
+    let refused = ask(&node, &["nodes"], None).await?.unwrap_err();
+    ensure!(refused.contains("403") && refused.contains("roundhouse admin-key"), "{refused}");
+
+    let read = admin_key(&node, &["board", "--role", "read", "--days", "30"]).await?;
+    let operate = admin_key(&node, &["ops", "--role", "operate"]).await?;
+    let second = admin_key(&node, &["ops-2", "--role", "operate"]).await?;
+    for token in [&read, &operate, &second] {
+        until(&node, token, Result::is_ok).await?;
+    }
+    for list in ["nodes", "tenants", "sessions"] {
+        ensure!(ask(&node, &[list], Some(&read)).await?.is_ok(), "{list}");
+    }
+    for action in
+        [&["drain"][..], &["undrain"], &["end-session", "0123456789abcdef", "--tenant", "demo"]]
+    {
+        let refused = ask(&node, action, Some(&read)).await?.unwrap_err();
+        ensure!(refused.contains("403") && refused.contains("`board`"), "{refused}");
+        ensure!(refused.contains("`operate`"), "{refused}");
+    }
+    for wrong in [None, Some("rha_0"), Some(&read[..67]), Some("")] {
+        let refused = ask(&node, &["nodes"], wrong).await?.unwrap_err();
+        ensure!(
+            refused.contains("401") && refused.contains("--token-file"),
+            "{wrong:?}: {refused}"
+        );
+    }
+    ensure!(ask(&node, &["drain"], Some(&operate)).await?.is_ok());
+    ensure!(ask(&node, &["undrain"], Some(&second)).await?.is_ok());
+
+    // One credential is removed, and another one has ended.
+    let text = std::fs::read_to_string(node.config_file())?;
+    let at = text.find("[admin.credentials.ops]").context("no such credential")?;
+    let end = text.find("[admin.credentials.ops-2]").context("no such credential")?;
+    let without = format!("{}{}expires = \"2020-01-01T00:00:00Z\"\n", &text[..at], &text[end..]);
+    std::fs::write(node.config_file(), without)?;
+    until(&node, &operate, Result::is_err).await?;
+    let ended = ask(&node, &["nodes"], Some(&second)).await?.unwrap_err();
+    ensure!(ended.contains("401") && ended.contains("`ops-2` has ended"), "{ended}");
+    ensure!(ask(&node, &["nodes"], Some(&read)).await?.is_ok());
+
+    let output = node.output();
+    for line in
+        ["credential=\"ops\" action=\"drain\"", "credential=\"board\" action=\"end session\""]
+    {
+        ensure!(output.contains(line), "{line}:\n{output}");
+    }
+    ensure!(![&read, &operate, &second].iter().any(|token| output.contains(*token)), "{output}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn metrics_need_a_credential_if_the_settings_say_so_and_probes_never_do() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let setup = Setup::config(DEMO)
+        .with("admin.protect_metrics", true)
+        .with("admin.token_file", token.path().display());
+    let node = Node::start(&setup)?;
+    let bearer = format!("Bearer {TOKEN}");
+    let metrics =
+        async |header| anyhow::Ok(request(&node, Method::GET, "/metrics", header).await?.0);
+    ensure!(metrics(("accept", "*/*")).await? == 401);
+    ensure!(metrics(("authorization", "Bearer x")).await? == 401);
+    ensure!(metrics(("authorization", &bearer)).await? == 200);
+    for probe in ["/healthz", "/readyz"] {
+        ensure!(request(&node, Method::GET, probe, ("accept", "*/*")).await?.0 == 200, "{probe}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_page_a_stranger_and_a_hostile_id_get_nothing() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let node = Node::start(&Setup::config(DEMO).with("admin.token_file", token.path().display()))?;
+    let client = Client::open(&node.demo(), NEWEST).await?;
+    let session = client.session.clone().context("no session")?;
+    let bearer = format!("Bearer {TOKEN}");
+    let all = [
+        (Method::GET, "/v1/nodes".to_owned()),
+        (Method::GET, "/v1/tenants".to_owned()),
+        (Method::GET, "/v1/sessions".to_owned()),
+        (Method::DELETE, format!("/v1/sessions/{session}")),
+        (Method::POST, "/drain".to_owned()),
+    ];
+    for (method, path) in &all {
+        let page = reqwest::Client::new().request(method.clone(), format!("{}{path}", node.admin));
+        let page = page.bearer_auth(TOKEN).header("origin", "http://localhost").send().await?;
+        ensure!(page.status() == 403, "{path}");
+        let host = reqwest::Client::new().request(method.clone(), format!("{}{path}", node.admin));
+        let host = host.bearer_auth(TOKEN).header("host", "evil.example").send().await?;
+        ensure!(host.status() == 403, "{path}");
+        let stranger = request(&node, method.clone(), path, ("accept", "*/*")).await?;
+        ensure!(stranger.0 == 401 && !stranger.1.contains("demo"), "{path}: {stranger:?}");
+        let twice = reqwest::Client::new().request(method.clone(), format!("{}{path}", node.admin));
+        let twice = twice.bearer_auth(TOKEN).bearer_auth("x").send().await?;
+        ensure!(twice.status() == 401, "{path}");
+    }
+    let long = "x".repeat(129);
+    for (id, status) in [
+        ("%00", 400),
+        ("..%2F..%2Fdrain", 404),
+        ("a%0d%0aX:%20y", 400),
+        ("%ff%fe", 400),
+        (&long, 400),
+        ("0123456789abcdef", 400),
+        ("0123456789abcdef?tenant=demo", 404),
+        ("0123456789abcdef?tenant=demo&tenant=other", 400),
+        ("unknown", 404),
+        (&format!("{session}?tenant=other"), 404),
+    ] {
+        let path = format!("/v1/sessions/{id}");
+        let header = ("authorization", &*bearer);
+        let (got, body) = request(&node, Method::DELETE, &path, header).await?;
+        ensure!(got == status, "{id}: {got} {body}");
+        let error = serde_json::from_str::<Value>(&body)?["error"].is_string();
+        ensure!(error && !body.contains(&session), "{id}: {body}");
+    }
+    client.is_well().await?;
+    ensure!(!node.output().contains(&session), "an id is in the log");
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_command_prints_a_table_or_json_of_one_node() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let node = Node::start(&Setup::config(DEMO).with("admin.token_file", token.path().display()))?;
+    let client = Client::open(&node.demo(), NEWEST).await?;
+    let session = client.session.clone().context("no session")?;
+
+    let nodes = json_of(&node, &["nodes"]).await?;
+    let [own] = &**list(&nodes, "nodes")? else { bail!("{nodes}") };
+    ensure!(own["self"] == true && own["ready"] == true && own["sessions"] == 1, "{own}");
+    ensure!(own["version"] == env!("CARGO_PKG_VERSION"), "{own}");
+    let expected = [
+        "address",
+        "draining",
+        "incarnation",
+        "linked",
+        "name",
+        "ready",
+        "reasons",
+        "self",
+        "sessions",
+        "version",
+    ];
+    ensure!(keys(own) == expected, "{own}");
+
+    let tenants = json_of(&node, &["tenants"]).await?;
+    let [tenant] = &**list(&tenants, "tenants")? else { bail!("{tenants}") };
+    ensure!(tenant["name"] == "demo" && tenant["sessions"] == 1, "{tenant}");
+    ensure!(tenant["auth"] == json!(["open"]) && tenant["limits"]["sessions_max"].is_u64());
+    let expected = [
+        "auth",
+        "children",
+        "hosts",
+        "keys",
+        "leaving",
+        "limits",
+        "name",
+        "session_bytes",
+        "sessions",
+        "stored_bytes",
+    ];
+    ensure!(keys(tenant) == expected, "{tenant}");
+
+    let sessions = json_of(&node, &["sessions", "--tenant", "demo"]).await?;
+    let [listed] = &**list(&sessions, "sessions")? else { bail!("{sessions}") };
+    let expected = [
+        "at_node_secs",
+        "client",
+        "id",
+        "idle_secs",
+        "node",
+        "principal",
+        "requests",
+        "revision",
+        "streams",
+        "tenant",
+    ];
+    ensure!(keys(listed) == expected && listed["revision"] == NEWEST, "{listed}");
+    ensure!(listed["principal"].is_null() && listed["requests"] == 0, "{listed}");
+    ensure!(sessions["next"].is_null() && list(&sessions, "unasked")?.is_empty(), "{sessions}");
+    let id = listed["id"].as_str().context("no id")?;
+    ensure!(!session.contains(id) && !sessions.to_string().contains(&session), "{sessions}");
+    let others = json_of(&node, &["sessions", "--tenant", "other"]).await?;
+    ensure!(list(&others, "sessions")?.is_empty(), "{others}");
+
+    for (command, word) in [("nodes", "ready"), ("tenants", "demo"), ("sessions", id)] {
+        let table = ask(&node, &[command], Some(TOKEN)).await?.map_err(anyhow::Error::msg)?;
+        ensure!(table.lines().count() == 2 && table.contains(word), "{table}");
+    }
+    // The token may be in a file, and the address what the node prints.
+    let file = token.path().display().to_string();
+    let printed = format!("{}/metrics", node.admin);
+    let arguments = ["nodes", "--token-file", &file, "--admin", &printed];
+    ensure!(run(&arguments, None).await?.status.success());
+
+    let refused = ask(&node, &["end-session", id, "--tenant", "other"], Some(TOKEN)).await?;
+    ensure!(refused.unwrap_err().contains("404"));
+    let ended = json_of(&node, &["end-session", &id[..8], "--tenant", "demo"]).await?;
+    ensure!(ended["ended"]["id"] == id && ended["ended"]["tenant"] == "demo", "{ended}");
+    ensure!(pinged(&client, &node).await? == 404);
+    let again = ask(&node, &["end-session", &session], Some(TOKEN)).await?;
+    ensure!(again.unwrap_err().contains("404"));
+
+    let _other = Client::open(&node.demo(), NEWEST).await?;
+    let drained = ask(&node, &["drain", "--wait", "--secs", "1"], Some(TOKEN)).await?;
+    ensure!(drained.clone().is_ok_and(|told| told.contains("drained")), "{drained:?}");
+    let nodes = json_of(&node, &["nodes"]).await?;
+    ensure!(nodes["nodes"][0]["draining"] == true && nodes["nodes"][0]["ready"] == false);
+    let undrained = ask(&node, &["undrain", "--json"], Some(TOKEN)).await?;
+    ensure!(undrained == Ok("{\n  \"outcome\": \"drain taken back\"\n}\n".into()), "{undrained:?}");
+    let unreachable = run(&["nodes", "--admin", "127.0.0.1:1"], None).await?;
+    let told = String::from_utf8(unreachable.stderr)?;
+    ensure!(unreachable.status.code() == Some(1) && told.contains("`--admin ADDRESS`"), "{told}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn over_a_unix_socket_the_user_of_the_node_needs_no_token() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (config, socket) =
+        (folder.path().join("roundhouse.toml"), folder.path().join("admin.sock"));
+    std::fs::write(&config, DEMO)?;
+    let address = format!("unix:{}", socket.display());
+    let absent = run(&["nodes", "--admin", &address], None).await?;
+    ensure!(String::from_utf8(absent.stderr)?.contains("`--admin unix:/PATH`"));
+    let mut node = Command::new(tools::built("roundhouse"));
+    node.args(["serve", "--listen", "127.0.0.1:0", "--admin", &address, "--config"]).arg(&config);
+    // The token of a shell in which a node is started is no setting of the node.
+    node.env("ROUNDHOUSE_ADMIN_TOKEN", TOKEN);
+    let mut node = node.env("RUST_LOG", "error").spawn()?;
+    let until = Instant::now() + PATIENCE;
+    let printed = loop {
+        let output = run(&["tenants", "--admin", &address], None).await?;
+        if output.status.success() || Instant::now() > until {
+            break String::from_utf8(output.stdout)?;
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    let environment = std::fs::read(format!("/proc/{}/environ", node.id()))?;
+    let drained = run(&["drain", "--admin", &address], None).await?.status.success();
+    node.kill()?;
+    node.wait()?;
+    ensure!(printed.contains("demo") && drained, "{printed}");
+    let environment = String::from_utf8_lossy(&environment);
+    ensure!(!environment.contains(TOKEN), "the token stays in the environment of the node");
+    Ok(())
+}
+
+/// A server whose calls do not end. It writes what it sees to a file.
+fn endless(file: &str) -> String {
+    let server = format!(
+        "import sys, json\n\
+         def note(what):\n    open('{file}', 'a').write(what + '\\n')\n\
+         for line in sys.stdin:\n    \
+             message = json.loads(line)\n    \
+             note(message.get('method', ''))\n    \
+             if message.get('method') != 'initialize': continue\n    \
+             info = {{'name': 'endless', 'version': '1'}}\n    \
+             result = {{'protocolVersion': '2025-11-25', 'capabilities': {{'tools': {{}}}}, 'serverInfo': info}}\n    \
+             print(json.dumps({{'jsonrpc': '2.0', 'id': message['id'], 'result': result}}), flush=True)\n\
+         note('the end of input')\n"
+    );
+    format!(
+        "[tenants.demo]\nauth = 'open'\n[tenants.demo.backends.main]\nkind = 'stdio'\n\
+         sandbox = 'none'\ncommand = 'python3'\nargs = ['-c', {}]\n",
+        json!(server)
+    )
+}
+
+#[tokio::test]
+async fn a_running_call_of_an_ended_session_ends_at_the_server_and_at_the_client() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let seen = NamedTempFile::new()?;
+    let config = endless(&seen.path().display().to_string());
+    let node =
+        Node::start(&Setup::config(config).with("admin.token_file", token.path().display()))?;
+    let client = Client::open(&node.demo(), NEWEST).await?;
+    let call = client.call("any", json!({}));
+    let calling = tokio::spawn({
+        let client = client.twin();
+        async move { client.ask(call).await }
+    });
+    let until = Instant::now() + PATIENCE;
+    let sees = |what: &str| anyhow::Ok(std::fs::read_to_string(seen.path())?.contains(what));
+    while !sees("tools/call")? {
+        ensure!(Instant::now() < until, "the call does not begin:\n{}", node.output());
+        sleep(Duration::from_millis(20)).await;
+    }
+    let sessions = json_of(&node, &["sessions"]).await?;
+    ensure!(sessions["sessions"][0]["requests"] == 1, "{sessions}");
+    let id = sessions["sessions"][0]["id"].as_str().context("no id")?;
+    json_of(&node, &["end-session", id, "--tenant", "demo"]).await?;
+    ensure!(pinged(&client, &node).await? == 404);
+    let answer = calling.await??;
+    ensure!(answer["error"]["message"] == "the session has ended", "{answer}");
+    while !sees("the end of input")? {
+        ensure!(Instant::now() < until, "the server goes on:\n{}", node.output());
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// Three nodes that share a Redis.
+async fn three(token: &NamedTempFile) -> Result<Recorded> {
+    let setup = |name: &str| {
+        Setup::demo().with("cluster.name", name).with("admin.token_file", token.path().display())
+    };
+    Recorded::start(["one", "two", "three"].map(setup)).await
+}
+
+#[tokio::test]
+async fn a_node_lists_and_ends_the_sessions_of_all_nodes() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let cluster = three(&token).await?;
+    let mut clients = Vec::new();
+    for node in 0..3 {
+        clients.push(cluster.open(node, NEWEST).await?);
+    }
+    let any = cluster.node(0)?;
+    let nodes = json_of(any, &["nodes"]).await?;
+    let names = list(&nodes, "nodes")?.iter().map(|node| node["name"].as_str().unwrap_or_default());
+    ensure!(names.collect::<Vec<_>>() == ["one", "three", "two"], "{nodes}");
+    for node in list(&nodes, "nodes")? {
+        ensure!(node["ready"] == true && node["version"].is_string(), "{node}");
+        ensure!(node["self"] == (node["name"] == "one"), "{node}");
+        ensure!(node["linked"].as_array().is_some_and(|linked| linked.len() == 2), "{node}");
+    }
+
+    // Each page has another session, and all of them are those of one long page.
+    let all = json_of(any, &["sessions"]).await?;
+    let ids = |page: &Value| -> Result<Vec<String>> {
+        let ids = list(page, "sessions")?.iter().filter_map(|session| session["id"].as_str());
+        Ok(ids.map(str::to_owned).collect())
+    };
+    let all_ids = ids(&all)?;
+    ensure!(all_ids.len() == 3 && all_ids.is_sorted() && all["next"].is_null(), "{all}");
+    let mut paged = Vec::new();
+    let mut page = json_of(any, &["sessions", "--limit", "1"]).await?;
+    loop {
+        paged.extend(ids(&page)?);
+        let Some(next) = page["next"].as_str().map(str::to_owned) else { break };
+        ensure!(paged.len() < 4, "{paged:?}");
+        page = json_of(any, &["sessions", "--limit", "1", "--after", &next]).await?;
+    }
+    ensure!(paged == all_ids, "{paged:?} {all_ids:?}");
+
+    // From node 0: a session of node 1 by its short id, and one of node 2 by its id.
+    let of_two = list(&all, "sessions")?.iter().find(|session| session["node"] == "two");
+    let id = of_two.and_then(|session| session["id"].as_str()).context("no session at two")?;
+    let ended = json_of(any, &["end-session", id, "--tenant", "demo"]).await?;
+    ensure!(ended["ended"]["node"] == "two", "{ended}");
+    let session = clients[2].session.clone().context("no session")?;
+    let ended = json_of(any, &["end-session", &session]).await?;
+    ensure!(ended["ended"]["node"] == "three", "{ended}");
+    for node in 0..3 {
+        for client in &clients[1..] {
+            ensure!(pinged(client, cluster.node(node)?).await? == 404, "node {node}");
+        }
+        ensure!(pinged(&clients[0], cluster.node(node)?).await? < 300, "node {node}");
+    }
+    let output = cluster.node(0)?.output();
+    ensure!(output.contains(&format!("object=\"{id}\" outcome=\"ended\"")), "{output}");
+    ensure!(!output.contains(&session), "an id is in the log");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_that_sleeps_is_ended_by_its_id() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let setup = || {
+        // A session sleeps when its server does not run.
+        Setup::config(DEMO.replace("auth = 'open'", "auth = 'open'\nidle_stop_secs = 1"))
+            .with("sessions.sleep_after_secs", 1)
+            .with("admin.token_file", token.path().display())
+    };
+    let cluster = Recorded::start([setup(), setup()]).await?;
+    let client = cluster.open(0, NEWEST).await?;
+    let session = client.session.clone().context("no session")?;
+    let until = Instant::now() + PATIENCE;
+    let listed = async || {
+        anyhow::Ok(list(&json_of(cluster.node(0)?, &["sessions"]).await?, "sessions")?.len())
+    };
+    while listed().await? > 0 {
+        ensure!(Instant::now() < until, "the session does not fall asleep");
+        sleep(Duration::from_millis(200)).await;
+    }
+    let other = cluster.node(1)?;
+    let refused = ask(other, &["end-session", &session, "--tenant", "other"], Some(TOKEN)).await?;
+    ensure!(refused.unwrap_err().contains("404"));
+    let ended = json_of(other, &["end-session", &session]).await?;
+    ensure!(ended["ended"]["tenant"] == "demo", "{ended}");
+    for node in [0, 1] {
+        ensure!(pinged(&client, cluster.node(node)?).await? == 404, "node {node}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_answer_is_named_and_delays_no_probe() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let cluster = three(&token).await?;
+    let _client = cluster.open(0, NEWEST).await?;
+    let (any, frozen) = (cluster.node(0)?, cluster.node(2)?);
+    frozen.signal(Signal::STOP)?;
+    let bearer = format!("Bearer {TOKEN}");
+    let asked = (0..24).map(|_| {
+        let (url, bearer) = (format!("{}/v1/sessions", any.admin), bearer.clone());
+        tokio::spawn(async move {
+            let asked = reqwest::Client::new().get(url).header("authorization", bearer);
+            anyhow::Ok(asked.send().await?.status().as_u16())
+        })
+    });
+    let asked: Vec<_> = asked.collect();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        let began = Instant::now();
+        ensure!(request(any, Method::GET, "/healthz", ("accept", "*/*")).await?.0 == 200);
+        slowest = slowest.max(began.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    for asked in asked {
+        let status = asked.await??;
+        ensure!(status == 200 || status == 503, "{status}");
+    }
+    let sessions = json_of(any, &["sessions"]).await?;
+    ensure!(list(&sessions, "sessions")?.len() == 1, "{sessions}");
+    let gone = json_of(any, &["end-session", "0123456789abcdef", "--tenant", "demo"]).await;
+    frozen.signal(Signal::CONT)?;
+    // Its lease may have ended meanwhile: then it is no node of the cluster.
+    let unasked = list(&sessions, "unasked")?;
+    let is_named = unasked.iter().any(|one| one["node"] == "three");
+    let told = gone.unwrap_err().to_string();
+    ensure!(is_named || told.contains("404"), "{sessions}");
+    ensure!(!is_named || told.contains("three") || told.contains("404"), "{told}");
+    // The answer takes microseconds; the machine is busy with other tests.
+    ensure!(slowest < Duration::from_secs(2), "a probe took {slowest:?}");
+    Ok(())
+}
