@@ -20,6 +20,7 @@ mod mutants;
 mod primary;
 mod record;
 mod reply_event;
+pub mod revocation;
 pub mod retry;
 pub mod route;
 mod rules;
@@ -38,5 +39,6 @@ pub use record::{Digest, FORMER_MAX, Record, RecordStatus, State, StateBytes, St
 pub use reply_event::ReplyEvent;
 #[cfg(feature = "mutants")]
 pub use rules::{Rule, RuleSet};
+pub use revocation::{Revocation, RevocationGeneration, RevocationList, RevocationTimes};
 pub use session_request::SessionRequest;
 pub use token::{Incarnation, Owner, Token};

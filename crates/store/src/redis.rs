@@ -19,6 +19,7 @@ mod keys;
 mod layout;
 mod leases;
 mod outbox;
+mod revocations;
 mod script;
 mod sentinel;
 mod settings;
@@ -43,7 +44,8 @@ pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, RecordStatus, Renewed, State, StateExtension, Store, Token,
+    Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
+    RevocationList, State, StateExtension, Store, Token,
 };
 
 /// A [`Store`] in Redis.
@@ -309,6 +311,22 @@ impl Store for Redis {
         ttl: Duration,
     ) -> Result<Marking, Error> {
         self.mark_incarnation(incarnation, by, also_dead, seen, ttl).await
+    }
+
+    async fn revoke(
+        &self,
+        revocations: &[Revocation],
+        now_ms: u64,
+    ) -> Result<RevocationGeneration, Error> {
+        self.add_revocations(revocations, now_ms).await
+    }
+
+    async fn revocations(&self) -> Result<(RevocationGeneration, RevocationList), Error> {
+        self.read_revocations().await
+    }
+
+    async fn revocation_generation(&self) -> Result<RevocationGeneration, Error> {
+        self.read_generation().await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
