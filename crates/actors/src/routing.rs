@@ -12,6 +12,7 @@ mod messages;
 mod opening;
 mod reply_codec;
 mod request;
+pub(crate) mod revocation_codec;
 mod serving;
 
 use bytes::Bytes;
@@ -23,14 +24,14 @@ pub(crate) use self::serving::PeerService;
 
 /// The payload versions that this program reads. It sends to each peer in the newest version that
 /// both read, and replies in the version of the call.
-pub const PAYLOAD_VERSIONS: Versions = Versions { oldest: legacy::VERSION as u32, newest: 3 };
+pub const PAYLOAD_VERSIONS: Versions = Versions { oldest: legacy::VERSION as u32, newest: 4 };
 
 /// The formats of calls and replies, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Format {
     /// Version 2.
     Legacy,
-    /// Version 3.
+    /// Version 3, and version 4, which has calls about revocations as well.
     Protobuf,
 }
 
@@ -50,7 +51,7 @@ impl Format {
     /// program.
     fn read_by(peer: &Peer) -> Self {
         match peer.payload_version() {
-            Some(version) if version >= PAYLOAD_VERSIONS.newest => Self::Protobuf,
+            Some(version) if version > PAYLOAD_VERSIONS.oldest => Self::Protobuf,
             _ => Self::Legacy,
         }
     }

@@ -13,7 +13,7 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::forwarded_request::{ForwardedRequest, Received, Relayed};
-use super::{Format, reply_codec};
+use super::{Format, reply_codec, revocation_codec};
 use crate::ReplyEvent;
 use crate::metrics;
 use crate::node::{Entry, Node};
@@ -43,6 +43,10 @@ impl PeerCallHandler for PeerService {
                 let peer = node.context.cluster.reachable(owner)?;
                 metrics::RELAYED.inc();
                 return Some(Box::new(RelayedReplies(peer.call(call))));
+            }
+            Some(Received::Revocations(received)) => {
+                let known = node.context.cluster.revocations();
+                return Some(revocation_codec::receive(known, received));
             }
             None => {
                 tracing::error!("undecodable call from a peer; check the versions of all nodes");
