@@ -147,6 +147,11 @@ impl RevocationsOfThread {
         new
     }
 
+    /// The revocations that all threads share.
+    pub fn shared(&self) -> &Revocations {
+        &self.shared
+    }
+
     /// When this client of the tenant was revoked, if it was.
     pub fn times(&self, tenant: &str, principal: &str) -> Option<RevocationTimes> {
         self.refresh();

@@ -17,6 +17,9 @@ const SCOPES_MAX: usize = 256;
 /// Most bytes of all scopes of a token.
 const SCOPES_BYTES_MAX: usize = 8 << 10;
 
+/// The longest life of a token: a revocation must outlive each token that it refuses.
+const TOKEN_LASTS_MAX: Duration = Duration::from_hours(30 * 24);
+
 /// The client of a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -26,6 +29,8 @@ pub struct Identity {
     pub scopes: Scopes,
     /// When the token ends, the permitted difference of clocks included.
     pub expires: SystemTime,
+    /// When the token was issued, if it says so.
+    pub issued: Option<SystemTime>,
 }
 
 /// The claims of a token that count here: of a JWT (RFC 9068), or of the response of an introspection
@@ -42,6 +47,7 @@ pub(crate) struct Claims {
     #[serde(default)]
     scp: Words,
     pub(crate) exp: Option<Seconds>,
+    iat: Option<Seconds>,
     /// Claims that ID tokens and notices of a sign-out have, and access tokens do not.
     at_hash: Option<IgnoredAny>,
     c_hash: Option<IgnoredAny>,
@@ -111,11 +117,17 @@ impl Claims {
             return Err(TokenProblem::Scopes);
         }
         let expires = self.exp.ok_or(TokenProblem::NoEnd)?;
-        Ok(Identity {
-            principal,
-            scopes: Scopes::of(words()),
-            expires: expires.with_skew(skew).ok_or(TokenProblem::NoEnd)?,
-        })
+        let expires = expires.with_skew(skew).ok_or(TokenProblem::NoEnd)?;
+        let issued = match self.iat {
+            Some(issued) => Some(issued.with_skew(Duration::ZERO).ok_or(TokenProblem::Form)?),
+            None => None,
+        };
+        // The time from which it lives at the latest.
+        let from = issued.unwrap_or_else(SystemTime::now);
+        if expires.duration_since(from).is_ok_and(|lasts| lasts > TOKEN_LASTS_MAX + skew) {
+            return Err(TokenProblem::Lasts);
+        }
+        Ok(Identity { principal, scopes: Scopes::of(words()), expires, issued })
     }
 }
 
