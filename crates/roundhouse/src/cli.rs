@@ -1,5 +1,7 @@
 //! The command line.
 
+mod operators;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use front::AdminAddress;
 
+pub use self::operators::{Drain, EndSession, Operator, OperatorCommand, Sessions};
 use crate::settings::addresses;
 
 /// Said at the end of each help text.
@@ -135,6 +138,9 @@ pub enum Command {
     /// Make a key with which a client may use a tenant's endpoint, and add its SHA-256 to a settings
     /// file. The key is printed once, and stored nowhere.
     Key(Key),
+    /// A command that asks a running node.
+    #[command(flatten)]
+    Operator(OperatorCommand),
 }
 
 /// `roundhouse serve`.

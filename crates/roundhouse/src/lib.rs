@@ -31,6 +31,7 @@
 
 mod added_keys;
 mod added_tenants;
+mod admin_client;
 mod advice;
 mod assemble;
 mod bounds;
@@ -46,6 +47,7 @@ mod memory;
 mod metrics;
 mod node;
 mod node_variables;
+mod operator_commands;
 mod peers;
 mod plan;
 pub mod private_environment;

@@ -21,7 +21,9 @@ use crate::settings::{
     self, BackendSettings, Environment, Problems, Reading, Settings, TenantSettings,
 };
 use crate::signals::Signals;
-use crate::{Node, Roundhouse, added_tenants, demo, homes, sandbox, started_servers};
+use crate::{
+    Node, Roundhouse, added_tenants, demo, homes, operator_commands, sandbox, started_servers,
+};
 
 /// Runs the command until it is done or the process is asked to stop.
 pub fn run(command: Command) -> anyhow::Result<()> {
@@ -32,6 +34,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Add(add) => self::add(add),
         Command::Import(import) => self::import(&import),
         Command::Key(key) => self::key(&key),
+        Command::Operator(command) => print(&operator_commands::run(&command)?),
     }
 }
 

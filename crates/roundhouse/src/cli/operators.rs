@@ -1,0 +1,99 @@
+//! The commands for operators of running nodes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Said at the end of the help of each command that asks a node.
+fn operator_help(examples: &str) -> String {
+    format!(
+        "Examples:\n{examples}\nThe exit code is 0 if the node did what was asked, 1 if not, and 2 if the \
+         command line is wrong.\nThe variable ROUNDHOUSE_ADMIN_TOKEN may hold the token instead of a file."
+    )
+}
+
+/// Which node a command asks, and as whom.
+#[derive(Clone, Debug, Args)]
+pub struct Operator {
+    /// The admin port of a node (`admin.listen`): an address and a port, or `unix:` and the path of
+    /// its socket.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    pub admin: String,
+    /// A file that holds the token of a credential. Other users may not read it.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A command that asks a running node.
+#[derive(Debug, Subcommand)]
+pub enum OperatorCommand {
+    /// List the nodes of the cluster.
+    #[command(after_help = operator_help("  roundhouse nodes --token-file /etc/roundhouse/admin.token\n"))]
+    Nodes(Operator),
+    /// List the tenants of a node: who may use them, and what they use of their limits.
+    #[command(after_help = operator_help("  roundhouse tenants --admin unix:/run/roundhouse/admin.sock\n"))]
+    Tenants(Operator),
+    /// List the sessions of all nodes. Sessions that sleep in Redis are on no node.
+    Sessions(Sessions),
+    /// Have a node release its sessions to the other nodes. Its process stays.
+    Drain(Drain),
+    /// Take a drain back: the node accepts sessions again.
+    #[command(after_help = operator_help("  roundhouse undrain --token-file /etc/roundhouse/admin.token\n"))]
+    Undrain(Operator),
+    /// End a session, at whichever node it is. Its running calls are cancelled.
+    EndSession(EndSession),
+}
+
+/// `roundhouse sessions`.
+#[derive(Debug, Args)]
+#[command(after_help = operator_help(
+    "  roundhouse sessions --tenant files\n  roundhouse sessions --json --limit 1000\n"
+))]
+pub struct Sessions {
+    /// The sessions of this tenant only.
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Most sessions to print.
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+    /// Begin behind this id, the last one of the former page.
+    #[arg(long, value_name = "ID")]
+    pub after: Option<String>,
+    /// The node to ask.
+    #[command(flatten)]
+    pub operator: Operator,
+}
+
+/// `roundhouse drain`.
+#[derive(Debug, Args)]
+#[command(after_help = operator_help("  roundhouse drain --wait --secs 30\n"))]
+pub struct Drain {
+    /// How long requests in flight may take; then they end with an error.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub secs: u32,
+    /// Wait until the node has no session, at most a minute longer than `--secs`.
+    #[arg(long)]
+    pub wait: bool,
+    /// The node to ask.
+    #[command(flatten)]
+    pub operator: Operator,
+}
+
+/// `roundhouse end-session`.
+#[derive(Debug, Args)]
+#[command(after_help = operator_help(
+    "  roundhouse end-session 3f9a1c20d4e5b6a7 --tenant files\n"
+))]
+pub struct EndSession {
+    /// The id that `roundhouse sessions` prints, with `--tenant`; or the value of `Mcp-Session-Id`.
+    pub session: String,
+    /// The tenant of the session.
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// The node to ask.
+    #[command(flatten)]
+    pub operator: Operator,
+}

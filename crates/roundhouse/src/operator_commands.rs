@@ -1,0 +1,239 @@
+//! Runs the commands that ask a running node: each sends a request to its admin port and prints the
+//! answer.
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use crate::admin_client::{Client, printable, segment, with_query};
+use crate::cli::{Drain, EndSession, Operator, OperatorCommand, Sessions};
+
+/// The interval at which a draining node is asked how many sessions it has.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How much longer than its grace period a drain may take, with `--wait`.
+const MARGIN: Duration = Duration::from_secs(60);
+
+/// Runs one command. Returns what it prints.
+pub(crate) fn run(command: &OperatorCommand) -> anyhow::Result<String> {
+    match command {
+        OperatorCommand::Nodes(operator) => listed(operator, "/v1/nodes", "nodes", &NODES),
+        OperatorCommand::Tenants(operator) => listed(operator, "/v1/tenants", "tenants", &TENANTS),
+        OperatorCommand::Sessions(sessions) => self::sessions(sessions),
+        OperatorCommand::Drain(drain) => self::drain(drain),
+        OperatorCommand::Undrain(operator) => {
+            let answer = Client::new(operator)?.delete("/drain")?;
+            done(operator, answer.text())
+        }
+        OperatorCommand::EndSession(end) => end_session(end),
+    }
+}
+
+/// The columns of a table: the title of each, and how its cell is read from an object of the list.
+type Columns = [(&'static str, fn(&Value) -> String)];
+
+const NODES: [(&str, fn(&Value) -> String); 6] = [
+    ("NODE", |node| {
+        let own = if node["self"] == true { " *" } else { "" };
+        format!("{}{own}", text(&node["name"]))
+    }),
+    ("ADDRESS", |node| text(&node["address"])),
+    ("VERSION", |node| text(&node["version"])),
+    ("SESSIONS", |node| text(&node["sessions"])),
+    ("LINKED", |node| node["linked"].as_array().map_or(0, Vec::len).to_string()),
+    ("STATE", |node| {
+        let reasons = node["reasons"].as_array().map(Vec::as_slice).unwrap_or_default();
+        match (node["ready"].as_bool(), node["draining"] == true) {
+            (Some(true), false) => "ready".to_owned(),
+            (Some(false), _) => reasons.iter().map(text).collect::<Vec<_>>().join(", "),
+            (_, true) => "draining".to_owned(),
+            (None, false) => "unknown".to_owned(),
+        }
+    }),
+];
+
+const TENANTS: [(&str, fn(&Value) -> String); 6] = [
+    ("TENANT", |tenant| text(&tenant["name"])),
+    ("AUTH", |tenant| words(&tenant["auth"])),
+    ("SESSIONS", |tenant| of(&tenant["sessions"], &tenant["limits"]["sessions_max"])),
+    ("BYTES", |tenant| of(&tenant["session_bytes"], &tenant["limits"]["session_bytes_max"])),
+    ("CHILDREN", |tenant| of(&tenant["children"], &tenant["limits"]["children_max"])),
+    ("HOSTS", |tenant| words(&tenant["hosts"])),
+];
+
+const SESSIONS: [(&str, fn(&Value) -> String); 10] = [
+    ("SESSION", |session| text(&session["id"])),
+    ("TENANT", |session| text(&session["tenant"])),
+    ("PRINCIPAL", |session| text(&session["principal"])),
+    ("NODE", |session| text(&session["node"])),
+    ("REVISION", |session| text(&session["revision"])),
+    ("CLIENT", |session| text(&session["client"])),
+    ("AT NODE", |session| age(&session["at_node_secs"])),
+    ("IDLE", |session| age(&session["idle_secs"])),
+    ("CALLS", |session| text(&session["requests"])),
+    ("STREAMS", |session| text(&session["streams"])),
+];
+
+/// A value as a cell; `-` for none. What clients chose has no control characters.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) => printable(text),
+        other => other.to_string(),
+    }
+}
+
+fn words(value: &Value) -> String {
+    let words = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    let words: Vec<_> = words.iter().map(text).collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(",") }
+}
+
+fn of(used: &Value, max: &Value) -> String {
+    format!("{}/{}", text(used), text(max))
+}
+
+fn age(secs: &Value) -> String {
+    match secs.as_u64() {
+        None => "-".to_owned(),
+        Some(secs @ 0..120) => format!("{secs}s"),
+        Some(secs @ 120..7_200) => format!("{}m", secs / 60),
+        Some(secs @ 7_200..172_800) => format!("{}h", secs / 3_600),
+        Some(secs) => format!("{}d", secs / 86_400),
+    }
+}
+
+fn listed(
+    operator: &Operator,
+    path: &str,
+    list: &str,
+    columns: &Columns,
+) -> anyhow::Result<String> {
+    let answer = Client::new(operator)?.get(path)?.json()?;
+    shown(operator, &answer, list, columns)
+}
+
+/// An answer as JSON, or its list as a table. Nodes that could not be asked are named in either.
+fn shown(
+    operator: &Operator,
+    answer: &Value,
+    list: &str,
+    columns: &Columns,
+) -> anyhow::Result<String> {
+    let rows = answer[list].as_array().with_context(|| {
+        format!("the answer has no list of {list}: a node of another version listens there")
+    })?;
+    for unasked in answer["unasked"].as_array().into_iter().flatten() {
+        let (node, reason) = (text(&unasked["node"]), text(&unasked["reason"]));
+        note(&format!("node {node} could not be asked: {reason}"));
+    }
+    if operator.json { json(answer) } else { Ok(table(rows, columns)) }
+}
+
+fn json(answer: &Value) -> anyhow::Result<String> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(answer)?))
+}
+
+fn table(rows: &[Value], columns: &Columns) -> String {
+    let title = columns.iter().map(|(title, _)| (*title).to_owned()).collect::<Vec<_>>();
+    let cells = rows.iter().map(|row| columns.iter().map(|(_, cell)| cell(row)).collect());
+    let lines: Vec<Vec<String>> = std::iter::once(title).chain(cells).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<usize> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |line: &Vec<String>| {
+        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    lines.iter().map(line).collect()
+}
+
+fn sessions(sessions: &Sessions) -> anyhow::Result<String> {
+    let Sessions { tenant, limit, after, operator } = sessions;
+    let path = with_query(
+        "/v1/sessions",
+        &[
+            ("tenant", tenant.as_ref().map(|tenant| tenant as _)),
+            ("limit", Some(limit)),
+            ("after", after.as_ref().map(|after| after as _)),
+        ],
+    );
+    let answer = Client::new(operator)?.get(&path)?.json()?;
+    if let Some(next) = answer["next"].as_str().filter(|_| !operator.json) {
+        note(&format!("there are more: add `--after {}`", printable(next)));
+    }
+    shown(operator, &answer, "sessions", &SESSIONS)
+}
+
+fn end_session(end: &EndSession) -> anyhow::Result<String> {
+    let EndSession { session, tenant, operator } = end;
+    let path = format!("/v1/sessions/{}", segment(session));
+    let path = with_query(&path, &[("tenant", tenant.as_ref().map(|tenant| tenant as _))]);
+    let answer = Client::new(operator)?.delete(&path)?.json()?;
+    if operator.json {
+        return json(&answer);
+    }
+    let ended = &answer["ended"];
+    let (id, tenant, node) = (text(&ended["id"]), text(&ended["tenant"]), text(&ended["node"]));
+    Ok(format!("ended session {id} of tenant {tenant} at node {node}\n"))
+}
+
+fn drain(drain: &Drain) -> anyhow::Result<String> {
+    let Drain { secs, wait, operator } = drain;
+    let client = Client::new(operator)?;
+    let answer = client.post(&with_query("/drain", &[("secs", Some(secs))]), None)?;
+    if !wait {
+        return done(operator, answer.text());
+    }
+    let until = Instant::now() + Duration::from_secs((*secs).into()) + MARGIN;
+    loop {
+        let nodes = client.get("/v1/nodes")?.json()?;
+        let own = nodes["nodes"].as_array().into_iter().flatten().find(|node| node["self"] == true);
+        match own.and_then(|own| own["sessions"].as_u64()) {
+            Some(0) => return done(operator, "drained: the node has no session"),
+            None => bail!("the node does not tell how many sessions it has; it drains"),
+            Some(left) if Instant::now() >= until => {
+                bail!("the node still has {left} sessions; it goes on draining; see its log")
+            }
+            Some(_) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// The outcome of an action whose answer is text.
+fn done(operator: &Operator, outcome: &str) -> anyhow::Result<String> {
+    let outcome = printable(outcome.trim());
+    match operator.json {
+        true => json(&serde_json::json!({ "outcome": outcome })),
+        false => Ok(format!("{outcome}\n")),
+    }
+}
+
+/// Writes a note to standard error: standard output has the answer alone.
+fn note(note: &str) {
+    // If no process reads standard error, the notes are lost.
+    let _ = writeln!(io::stderr(), "note: {note}");
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_table_has_aligned_columns_and_nothing_that_controls_a_terminal() {
+        let rows = [
+            json!({ "id": "0f", "tenant": "acme", "client": "a\u{1b}[2J", "idle_secs": 130 }),
+            json!({ "id": "1f2e", "tenant": "b", "requests": 2 }),
+        ];
+        let table = table(&rows, &SESSIONS);
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines.len(), 3, "{table}");
+        assert!(lines[1].starts_with("0f       acme "), "{table}");
+        assert!(lines[1].contains("2m") && !table.contains('\u{1b}'), "{table}");
+        assert!(lines[2].starts_with("1f2e     b "), "{table}");
+    }
+}
