@@ -104,8 +104,13 @@ impl Handle {
             store_is_in_process,
             tenant_sessions_max,
             tenant_labels,
-            digest_secrets,
+            mut digest_secrets,
         } = parts;
+        let mut random = [0; 32];
+        if store_is_in_process && getrandom::fill(&mut random).is_ok() {
+            // No other process reads the records.
+            digest_secrets = vec![random.into()];
+        }
         let settings = if store_is_in_process { settings.without_sleep() } else { settings };
         let cluster = membership.cluster().clone();
         let bytes = session_bytes.clone();

@@ -1,6 +1,6 @@
 //! The endpoints for operators and their machines: `/metrics`, `/healthz` and `/readyz`, which
-//! are open to every client that reaches the port, and `/drain`, which needs the token, or a Unix
-//! socket if there is no token. Plain HTTP.
+//! are open to every client that reaches the port, and `/drain` and `/revocations`, which need the
+//! token, or a Unix socket if there is no token. Plain HTTP.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,8 +10,10 @@ use actix_http::{ConnectionType, Method, Request, RequestHead, Response, StatusC
 use actors::Handle;
 use bytes::Bytes;
 use telemetry::{METRICS_CONTENT_TYPE, Readiness, metrics_text};
+use tenants::Tenants;
 
 use crate::admin_host::AdminHosts;
+use crate::admin_revocations;
 use crate::body::Body;
 use crate::drain::{Drain, TakenBack};
 use crate::settings::AdminToken;
@@ -33,6 +35,7 @@ pub(crate) struct Operated {
     pub(crate) readiness: Readiness,
     /// The sessions; set when clients are served.
     pub(crate) handle: Arc<OnceLock<Handle>>,
+    pub(crate) tenants: Arc<OnceLock<Tenants>>,
     pub(crate) drain: Arc<Drain>,
     pub(crate) access: Access,
 }
@@ -48,7 +51,7 @@ pub(crate) enum Access {
 }
 
 /// Answers one request.
-pub(crate) fn answer(request: &Request, operated: &Operated) -> Response<Body> {
+pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     let head = request.head();
     // A page in a browser may not use these endpoints under any host name.
     if head.headers.contains_key(header::ORIGIN) {
@@ -73,6 +76,10 @@ pub(crate) fn answer(request: &Request, operated: &Operated) -> Response<Body> {
             }
         }
         (_, "/drain") => not_allowed("POST, DELETE"),
+        (&Method::GET | &Method::POST | &Method::DELETE, "/revocations") => {
+            revocations(head, operated).await
+        }
+        (_, "/revocations") => not_allowed("GET, POST, DELETE"),
         (&Method::GET | &Method::HEAD, path) => read(path, operated),
         _ => not_allowed("GET, HEAD"),
     }
@@ -83,13 +90,25 @@ pub(crate) fn one_request_only() -> Response<Body> {
     text(StatusCode::BAD_REQUEST, TEXT, "a connection serves one request\n")
 }
 
+async fn revocations(head: &RequestHead, operated: &Operated) -> Response<Body> {
+    if let Some(refusal) = refusal(&operated.access, head.headers.get(header::AUTHORIZATION)) {
+        return refusal;
+    }
+    let (Some(handle), Some(tenants)) = (operated.handle.get(), operated.tenants.get()) else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, TEXT, "the node is starting\n");
+    };
+    let query = head.uri.query().unwrap_or_default();
+    let (status, body) = admin_revocations::answer(&head.method, query, handle, tenants).await;
+    text(status, "application/json", format!("{body}\n"))
+}
+
 fn read(path: &str, operated: &Operated) -> Response<Body> {
     match path {
         "/metrics" => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
         // Liveness only: readiness is reported by `/readyz`.
         "/healthz" => text(StatusCode::OK, TEXT, "alive\n"),
         "/readyz" => ready(&operated.readiness),
-        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz, /drain\n"),
+        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz, /drain, /revocations\n"),
     }
 }
 
@@ -117,7 +136,7 @@ fn refusal(access: &Access, shown: Option<&HeaderValue>) -> Option<Response<Body
         Access::Socket { token: None } => return None,
         Access::Socket { token: Some(token) } | Access::Port { token: Some(token), .. } => token,
         Access::Port { token: None, .. } => {
-            let why = "/drain is off: set `admin.token_file` to a file that holds a token, and \
+            let why = "/drain and /revocations are off: set `admin.token_file` to a file that holds a token, and \
                        send it as `Authorization: Bearer <token>`\n";
             return Some(text(StatusCode::FORBIDDEN, TEXT, why));
         }
@@ -130,7 +149,7 @@ fn refusal(access: &Access, shown: Option<&HeaderValue>) -> Option<Response<Body
         return None;
     }
     tracing::warn!(
-        "refused a request to /drain: it does not carry the token of `admin.token_file`"
+        "refused a request of an operator: it does not carry the token of `admin.token_file`"
     );
     let why = "send the token of `admin.token_file` as `Authorization: Bearer <token>`\n";
     let mut response = text(StatusCode::UNAUTHORIZED, TEXT, why);

@@ -139,8 +139,14 @@ async fn accept_until<L: Accept>(
             let is_first = request
                 .conn_data::<Rc<Cell<bool>>>()
                 .is_none_or(|is_answered| !is_answered.replace(true));
-            let response = if is_first { answer(&request, &operated) } else { one_request_only() };
-            async move { Ok::<_, std::convert::Infallible>(response) }
+            let operated = operated.clone();
+            async move {
+                let response = match is_first {
+                    true => answer(&request, &operated).await,
+                    false => one_request_only(),
+                };
+                Ok::<_, std::convert::Infallible>(response)
+            }
         });
     let Ok(http) = http.new_service(()).await else { return };
     let http = Rc::new(http);

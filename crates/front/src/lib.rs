@@ -8,6 +8,7 @@ mod accept;
 mod admin;
 mod admin_address;
 mod admin_host;
+mod admin_revocations;
 mod admin_server;
 mod authentication;
 mod bind;

@@ -57,6 +57,7 @@ pub struct Operators {
     server: AdminServer,
     drain: Arc<Drain>,
     handle: Arc<OnceLock<Handle>>,
+    tenants: Arc<OnceLock<Tenants>>,
 }
 
 impl Operators {
@@ -65,10 +66,11 @@ impl Operators {
         metrics::register_metrics();
         identity::register_metrics();
         let drain = Arc::new(Drain::default());
-        let handle = Arc::new(OnceLock::new());
+        let (handle, tenants) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let operated = Operated {
             readiness,
             handle: Arc::clone(&handle),
+            tenants: Arc::clone(&tenants),
             drain: Arc::clone(&drain),
             access: match admin.listen {
                 AdminAddress::Unix(_) => Access::Socket { token: admin.token.clone() },
@@ -80,7 +82,8 @@ impl Operators {
         };
         let (bound, address) =
             Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
-        Ok(Self { server: AdminServer::start(bound, address, operated), drain, handle })
+        let server = AdminServer::start(bound, address, operated);
+        Ok(Self { server, drain, handle, tenants })
     }
 
     /// Listens for clients as well. If that fails, operators are still served.
@@ -115,6 +118,7 @@ impl Operators {
         let (listener, address) = bind_tcp(settings.listen).map_err(&failed)?;
         let clients = client_server(settings, front, by_address, listener).map_err(&failed)?;
         // Clients are served once.
+        let _ = self.tenants.set(tenants.clone());
         let _ = self.handle.set(handle);
         Ok((address, Listening::start(clients)))
     }

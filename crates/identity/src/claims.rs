@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tenants::{Principal, Scopes};
+use tenants::{ClientName, Principal, Scopes};
 
 use crate::problem::TokenProblem;
 
@@ -101,11 +101,12 @@ impl Words {
 impl Claims {
     /// The client of these claims, which this issuer has made.
     pub(crate) fn identity(&self, issuer: &str, skew: Duration) -> Result<Identity, TokenProblem> {
-        // Each kind of principal has a prefix, and no URL has a space.
         let client = || self.client_id.as_ref().or(self.azp.as_ref());
         let principal = match (&self.sub, client()) {
-            (Some(subject), _) => named("sub", issuer, subject)?,
-            (None, Some(client)) => named("client", issuer, client)?,
+            (Some(subject), _) => {
+                ClientName::Subject { issuer, subject: checked(subject)? }.principal()
+            }
+            (None, Some(client)) => ClientName::Client { issuer, id: checked(client)? }.principal(),
             (None, None) => return Err(TokenProblem::NoSubject),
         };
         if self.at_hash.is_some() || self.c_hash.is_some() || self.events.is_some() {
@@ -131,11 +132,9 @@ impl Claims {
     }
 }
 
-fn named(kind: &str, issuer: &str, name: &str) -> Result<Principal, TokenProblem> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Err(TokenProblem::NoSubject);
-    }
-    Ok(Principal::named(&format!("{kind}:{issuer} {name}")))
+fn checked(name: &str) -> Result<&str, TokenProblem> {
+    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
+    if fits { Ok(name) } else { Err(TokenProblem::NoSubject) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod operators;
+mod revoke;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use front::AdminAddress;
 
 pub use self::operators::{Drain, EndSession, Operator, OperatorCommand, Sessions};
+pub use self::revoke::Revoke;
 use crate::settings::addresses;
 
 /// Said at the end of each help text.

@@ -56,6 +56,7 @@ mod programs;
 mod records;
 mod reload;
 mod sandbox;
+mod revoke_command;
 mod secrets;
 pub mod settings;
 mod settings_file;

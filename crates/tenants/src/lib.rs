@@ -4,6 +4,7 @@
 //! are origins, and its `auth` is set. This crate reads no file, header or message.
 
 mod auth;
+mod client_name;
 mod error;
 mod header_name;
 mod host;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use auth::Auth;
+pub use client_name::ClientName;
 pub use error::Error;
 pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
@@ -148,7 +150,7 @@ impl Principal {
         &self.0
     }
 
-    /// A digest that identifies the principal and does not reveal its name.
+    /// A digest that identifies the principal, for this process only: other processes could try names.
     pub fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }
