@@ -23,10 +23,10 @@ use crate::node_context::NodeContext;
 use crate::principal_digest::PrincipalDigests;
 use crate::relief::{relieve_tenants, show_tenants};
 use crate::reply_stream::{Opened, ReplyStream};
+use crate::revocations::{self, RevocationOrder, RevocationRefused, RevocationResult};
 use crate::routing::{Owner, PeerService, create_at_peer};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
-use crate::revocations::{self, RevocationOrder, RevocationRefused, RevocationResult};
 use crate::{Caller, Care, SessionBytes, Settings, metrics};
 
 /// The interval at which a stop request is sent again to a session whose mailbox was full.

@@ -108,7 +108,11 @@ fn read(path: &str, operated: &Operated) -> Response<Body> {
         // Liveness only: readiness is reported by `/readyz`.
         "/healthz" => text(StatusCode::OK, TEXT, "alive\n"),
         "/readyz" => ready(&operated.readiness),
-        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz, /drain, /revocations\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "there are /metrics, /healthz, /readyz, /drain, /revocations\n",
+        ),
     }
 }
 

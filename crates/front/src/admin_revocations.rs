@@ -111,7 +111,8 @@ async fn change(
         return Err(error(StatusCode::BAD_REQUEST, "write ?tenant="));
     };
     let Some(tenant) = tenants.find(name) else {
-        let why = "there is no such tenant at this node; a tenant's name stands in its endpoint's path";
+        let why =
+            "there is no such tenant at this node; a tenant's name stands in its endpoint's path";
         return Err(error(StatusCode::NOT_FOUND, why));
     };
     let mut clients = wanted.clients(&tenant)?;
@@ -122,7 +123,8 @@ async fn change(
             times.is_some_and(|times| !times.is_lifted())
         });
         if clients.is_empty() {
-            let why = "no such client of this tenant is revoked; `roundhouse revoke --list` has all";
+            let why =
+                "no such client of this tenant is revoked; `roundhouse revoke --list` has all";
             return Err(error(StatusCode::NOT_FOUND, why));
         }
     }
@@ -179,9 +181,16 @@ fn record(
     };
     let credentials = clients.iter().map(|client| client.credential());
     let credentials = credentials.collect::<Vec<_>>().join(", ");
-    let (stored, told, untold) =
-        (result.stored.is_ok(), result.told.len(), result.untold.len());
-    tracing::info!(tenant, order, credentials, stored, told, untold, "an operator revoked a client");
+    let (stored, told, untold) = (result.stored.is_ok(), result.told.len(), result.untold.len());
+    tracing::info!(
+        tenant,
+        order,
+        credentials,
+        stored,
+        told,
+        untold,
+        "an operator revoked a client"
+    );
     if let Err(error) = &result.stored {
         tracing::warn!(
             tenant,

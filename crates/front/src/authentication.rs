@@ -345,7 +345,8 @@ mod tests {
         let (authentication, tenant) = (authentication(), tenant("keys, oauth", &["rhk_1"]));
         let rules = tenant.access.oauth().unwrap();
         let revoked_ms = 1_800_000_000_000;
-        let issued = |after: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(revoked_ms + after);
+        let issued =
+            |after: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(revoked_ms + after);
         let skew_ms = u64::try_from(rules.clock_skew.as_millis()).unwrap();
         let far = SystemTime::now() + Duration::from_hours(24 * 365 * 20);
         for (token, issued) in

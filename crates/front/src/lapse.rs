@@ -265,7 +265,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_ends_when_its_client_is_revoked_and_others_do_not() {
-        let tenants = Tenants::new([tenant(&[("a", key("a", "ada", "")), ("b", key("b", "bob", ""))])]);
+        let tenants =
+            Tenants::new([tenant(&[("a", key("a", "ada", "")), ("b", key("b", "bob", ""))])]);
         let lapses = lapses(&tenants);
         let stream = |(key, principal)| lapse(&lapses, Some(key), principal);
         let [mut ada, mut bob] = [("a", "key:ada"), ("b", "key:bob")].map(stream);

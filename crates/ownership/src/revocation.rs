@@ -63,7 +63,10 @@ impl RevocationTimes {
 
     /// A revocation that is taken back at this time, of a client with these times.
     pub fn lifted(self, now_ms: u64) -> Self {
-        Self { lifted_ms: now_ms.max(self.lifted_ms).max(self.revoked_ms.saturating_add(1)), ..self }
+        Self {
+            lifted_ms: now_ms.max(self.lifted_ms).max(self.revoked_ms.saturating_add(1)),
+            ..self
+        }
     }
 
     /// Is it taken back?

@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use crate::admin_client::{Client, printable, segment, with_query};
-use crate::revoke_command;
 use crate::cli::{Drain, EndSession, Operator, OperatorCommand, Sessions};
+use crate::revoke_command;
 
 /// The interval at which a draining node is asked how many sessions it has.
 const LOOK: Duration = Duration::from_millis(500);

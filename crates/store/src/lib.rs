@@ -27,8 +27,9 @@ pub use layer::StoreLayer;
 pub use memory::Memory;
 pub use ownership::{
     Appended, Batch, Claimed, Digest, Error, Expected, FORMER_MAX, Incarnation, Lease, Marking,
-    Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
-    RevocationList, RevocationTimes, State, StateBytes, StateExtension, Token,
+    Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation,
+    RevocationGeneration, RevocationList, RevocationTimes, State, StateBytes, StateExtension,
+    Token,
 };
 
 /// The shared state that every node reads and writes.

@@ -124,7 +124,8 @@ pub(crate) fn restore_session(
     registry: &Registry,
     claim: ClaimedSession,
 ) -> Result<(), Unreadable> {
-    let ClaimedSession { session, principal, revoked_ms, revision, claimed, acquired, slot } = claim;
+    let ClaimedSession { session, principal, revoked_ms, revision, claimed, acquired, slot } =
+        claim;
     let Claimed { record, log } = claimed;
     let (token, tenant) = (record.owner.token, Arc::clone(&record.tenant));
     // Jitter needs no secret randomness, and a token is not needed yet.

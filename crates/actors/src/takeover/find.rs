@@ -73,8 +73,8 @@ pub(crate) async fn find_session(
                 Located::Ended(_) => return Err(Refusal::UnknownSession),
                 Located::Ownerless(record, cause) => {
                     // A duplex session ended with its connection; only its tombstone is missing.
-                    let Some(revoked_ms) = theirs(node, identity, &record)
-                        .filter(|_| !record.initialize.is_empty())
+                    let Some(revoked_ms) =
+                        theirs(node, identity, &record).filter(|_| !record.initialize.is_empty())
                     else {
                         return Err(Refusal::UnknownSession);
                     };

@@ -19,8 +19,7 @@ const NODES_MAX: usize = 4_096;
 
 impl Redis {
     pub(super) async fn renew_lease(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
-        let keys =
-            [self.keys.node(lease.incarnation), self.keys.nodes(), self.keys.revocations()];
+        let keys = [self.keys.node(lease.incarnation), self.keys.nodes(), self.keys.revocations()];
         let text = layout::encode_lease(&lease);
         let command = RedisCommand::script(ScriptName::Renew, &keys)
             .arg(&text.ok_or_else(|| unavailable("the lease is too long for redis"))?)

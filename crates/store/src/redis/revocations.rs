@@ -48,8 +48,7 @@ impl Redis {
                 .arg(&encoded.ok_or_else(|| unavailable("the name of a client is too long"))?)
                 .arg(millis(KEPT));
             let answer = self.leases.execute(command).await?.value;
-            let is_late =
-                matches!(&answer, Value::Array(words) if words[..] == [Value::Int(11)]);
+            let is_late = matches!(&answer, Value::Array(words) if words[..] == [Value::Int(11)]);
             if !is_late {
                 return script_result(answer).map(|_| next);
             }
@@ -107,10 +106,7 @@ fn decode(bytes: &[u8]) -> Option<(RevocationGeneration, RevocationList)> {
     }
     let mut list = RevocationList::default();
     while !rest.0.is_empty() {
-        let times = RevocationTimes {
-            revoked_ms: rest.number()?,
-            lifted_ms: rest.number()?,
-        };
+        let times = RevocationTimes { revoked_ms: rest.number()?, lifted_ms: rest.number()? };
         let (tenant, principal) = (rest.text()?.into(), rest.text()?.into());
         list.merge(&Revocation { tenant, principal, times });
     }
@@ -133,7 +129,8 @@ mod tests {
         let generation = RevocationGeneration::NONE.next(9);
         let bytes = encode(generation, &list).expect("short names");
         assert_eq!(decode(&bytes), Some((generation, list)));
-        let ends: Vec<_> = (0..bytes.len()).filter(|end| decode(&bytes[..*end]).is_some()).collect();
+        let ends: Vec<_> =
+            (0..bytes.len()).filter(|end| decode(&bytes[..*end]).is_some()).collect();
         // Where a revocation ends, an earlier end is not noticed: Redis cuts no value off.
         assert_eq!(ends.len(), 2, "{ends:?}");
         assert!(decode(&[&bytes[..16], &[2], &bytes[17..]].concat()).is_none(), "another layout");
