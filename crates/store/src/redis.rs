@@ -39,6 +39,7 @@ use self::answer::{bytes, script_result, unavailable, undecodable};
 use self::append_window::AppendWindow;
 use self::client::{Client, PrimaryCondition, RedisCommand};
 use self::keys::{Keys, slot};
+use self::revocations::StoredRevocations;
 use self::script::ScriptName;
 pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
@@ -82,6 +83,11 @@ impl Redis {
     fn session_script(&self, name: ScriptName, session: &SessionId) -> RedisCommand {
         let keys = self.keys.session(session);
         RedisCommand::script(name, &keys)
+    }
+
+    /// Reads and writes by the connections for renewals: a renewal waits for what it reads.
+    fn stored_revocations(&self) -> StoredRevocations<'_> {
+        StoredRevocations::new(&self.leases, self.keys.revocations())
     }
 
     fn append_command(&self, batch: &Batch) -> RedisCommand {
@@ -318,15 +324,15 @@ impl Store for Redis {
         revocations: &[Revocation],
         now_ms: u64,
     ) -> Result<RevocationGeneration, Error> {
-        self.add_revocations(revocations, now_ms).await
+        self.stored_revocations().add(revocations, now_ms).await
     }
 
     async fn revocations(&self) -> Result<(RevocationGeneration, RevocationList), Error> {
-        self.read_revocations().await
+        self.stored_revocations().read().await
     }
 
     async fn revocation_generation(&self) -> Result<RevocationGeneration, Error> {
-        self.read_generation().await
+        self.stored_revocations().read_generation().await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {

@@ -12,10 +12,10 @@ use ownership::revocation::REVOCATION_MS;
 use redis::Value;
 
 use super::answer::{bytes, script_result, unavailable, undecodable};
-use super::client::RedisCommand;
+use super::client::{Client, RedisCommand};
 use super::layout::{Rest, put_text};
+use super::millis;
 use super::script::ScriptName;
-use super::{Redis, millis};
 use crate::{Error, Revocation, RevocationGeneration, RevocationList, RevocationTimes};
 
 /// The layout of what follows the generation.
@@ -27,15 +27,26 @@ const ROUNDS_MAX: usize = 32;
 /// How long Redis keeps revocations that do not change: longer than each one counts.
 const KEPT: Duration = Duration::from_millis(REVOCATION_MS + 24 * 3_600 * 1_000);
 
-impl Redis {
-    pub(super) async fn add_revocations(
+/// The value in Redis.
+pub(super) struct StoredRevocations<'a> {
+    client: &'a Client,
+    key: String,
+}
+
+impl<'a> StoredRevocations<'a> {
+    /// The value of this key, by these connections.
+    pub(super) fn new(client: &'a Client, key: String) -> Self {
+        Self { client, key }
+    }
+
+    pub(super) async fn add(
         &self,
         revocations: &[Revocation],
         now_ms: u64,
     ) -> Result<RevocationGeneration, Error> {
-        let key = self.keys.revocations();
+        let key = &self.key;
         for _ in 0..ROUNDS_MAX {
-            let (held, mut list) = self.read_revocations().await?;
+            let (held, mut list) = self.read().await?;
             if !revocations.iter().fold(false, |has, one| list.merge(one) || has) {
                 return Ok(held);
             }
@@ -43,11 +54,11 @@ impl Redis {
             let next = held.next(RandomState::new().hash_one(now_ms));
             let encoded = encode(next, &list);
             let expected = if held == RevocationGeneration::NONE { &[][..] } else { &held.0 };
-            let command = RedisCommand::script(ScriptName::Revoke, &[&key])
+            let command = RedisCommand::script(ScriptName::Revoke, &[key])
                 .arg(expected)
                 .arg(&encoded.ok_or_else(|| unavailable("the name of a client is too long"))?)
                 .arg(millis(KEPT));
-            let answer = self.leases.execute(command).await?.value;
+            let answer = self.client.execute(command).await?.value;
             let is_late = matches!(&answer, Value::Array(words) if words[..] == [Value::Int(11)]);
             if !is_late {
                 return script_result(answer).map(|_| next);
@@ -56,23 +67,21 @@ impl Redis {
         Err(unavailable("the revocation was not written: other nodes kept writing; try again"))
     }
 
-    pub(super) async fn read_revocations(
-        &self,
-    ) -> Result<(RevocationGeneration, RevocationList), Error> {
-        let key = self.keys.revocations();
+    pub(super) async fn read(&self) -> Result<(RevocationGeneration, RevocationList), Error> {
+        let key = &self.key;
         let mut get = redis::cmd("GET");
-        get.arg(&key);
-        match self.leases.execute(RedisCommand::new(&key, get)).await?.value {
+        get.arg(key);
+        match self.client.execute(RedisCommand::new(key, get)).await?.value {
             Value::Nil => Ok(Default::default()),
             value => bytes(&value).and_then(decode).ok_or_else(undecodable),
         }
     }
 
     pub(super) async fn read_generation(&self) -> Result<RevocationGeneration, Error> {
-        let key = self.keys.revocations();
+        let key = &self.key;
         let mut get = redis::cmd("GETRANGE");
-        get.arg(&key).arg(0).arg(15);
-        let answer = self.leases.execute(RedisCommand::new(&key, get)).await?;
+        get.arg(key).arg(0).arg(15);
+        let answer = self.client.execute(RedisCommand::new(key, get)).await?;
         generation(&answer.value).ok_or_else(undecodable)
     }
 }
