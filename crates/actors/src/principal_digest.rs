@@ -19,13 +19,13 @@ pub(crate) struct PrincipalDigests {
 impl PrincipalDigests {
     /// Digests with the first of these secrets; those with the others are recognised.
     pub(crate) fn new(secrets: &[Box<[u8]>]) -> Self {
-        let key = |secret: &Box<[u8]>| {
+        let key = |secret: &[u8]| {
             // The secret has another use; this key has none.
             let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
             let derived = hmac::sign(&secret, b"roundhouse digest of principals 1");
             hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref())
         };
-        Self { keys: secrets.iter().map(key).collect() }
+        Self { keys: secrets.iter().map(|secret| key(secret)).collect() }
     }
 
     /// The digest of a principal that was revoked last at this time. `plain`: a node that reads it may run

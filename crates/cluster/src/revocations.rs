@@ -43,9 +43,7 @@ impl Revocations {
 
     /// Adds revocations of another node or of an operator. Returns whether any was news.
     pub fn merge(&self, revocations: &[Revocation]) -> bool {
-        let is_news = self.change(|list| {
-            revocations.iter().fold(false, |has_changed, one| list.merge(one) || has_changed)
-        });
+        let is_news = self.change(|list| list.merge_all(revocations));
         if is_news {
             // The store may lack them.
             self.set_read(None);
@@ -70,8 +68,7 @@ impl Revocations {
         }
         let (generation, theirs) = store.revocations().await?;
         self.change(|list| {
-            let news = theirs.news_for(list);
-            let merged = news.iter().fold(false, |has_changed, one| list.merge(one) || has_changed);
+            let merged = list.merge_all(&theirs.all());
             list.remove_ended(now_ms()) || merged
         });
         let version = self.0.version.load(Ordering::Acquire);

@@ -152,6 +152,11 @@ impl RevocationList {
         true
     }
 
+    /// Adds revocations. Returns whether the list has changed.
+    pub fn merge_all(&mut self, revocations: &[Revocation]) -> bool {
+        revocations.iter().filter(|one| self.merge(one)).count() > 0
+    }
+
     /// The times of this client of the tenant, if it has any.
     pub fn times(&self, tenant: &str, principal: &str) -> Option<RevocationTimes> {
         self.by_tenant.get(tenant)?.get(principal).copied()

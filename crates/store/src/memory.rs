@@ -215,8 +215,7 @@ impl Store for Memory {
         now_ms: u64,
     ) -> Result<RevocationGeneration, Error> {
         let (generation, list) = &mut *lock(&self.revocations);
-        let has_changed = revocations.iter().fold(false, |has, one| list.merge(one) || has);
-        if has_changed {
+        if list.merge_all(revocations) {
             list.remove_ended(now_ms);
             // This store loses nothing, so the counter tells generations apart.
             *generation = generation.next(0);

@@ -6,6 +6,7 @@
 //! bounded ([`ownership::revocation::REVOCATIONS_MAX`]), and they change seldom.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ownership::revocation::REVOCATION_MS;
@@ -29,13 +30,13 @@ const KEPT: Duration = Duration::from_millis(REVOCATION_MS + 24 * 3_600 * 1_000)
 
 /// The value in Redis.
 pub(super) struct StoredRevocations<'a> {
-    client: &'a Client,
+    client: &'a Arc<Client>,
     key: String,
 }
 
 impl<'a> StoredRevocations<'a> {
     /// The value of this key, by these connections.
-    pub(super) fn new(client: &'a Client, key: String) -> Self {
+    pub(super) fn new(client: &'a Arc<Client>, key: String) -> Self {
         Self { client, key }
     }
 
@@ -47,7 +48,7 @@ impl<'a> StoredRevocations<'a> {
         let key = &self.key;
         for _ in 0..ROUNDS_MAX {
             let (held, mut list) = self.read().await?;
-            if !revocations.iter().fold(false, |has, one| list.merge(one) || has) {
+            if !list.merge_all(revocations) {
                 return Ok(held);
             }
             list.remove_ended(now_ms);
