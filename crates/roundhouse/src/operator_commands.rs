@@ -33,10 +33,10 @@ pub(crate) fn run(command: &OperatorCommand) -> anyhow::Result<String> {
     }
 }
 
-/// The columns of a table: the title of each, and how its cell is read from an object of the list.
-pub(crate) type Columns = [(&'static str, fn(&Value) -> String)];
+/// A column of a table: its title, and how its cell is read from an object of the list.
+pub(crate) type Column = (&'static str, fn(&Value) -> String);
 
-const NODES: [(&str, fn(&Value) -> String); 6] = [
+const NODES: [Column; 6] = [
     ("NODE", |node| {
         let own = if node["self"] == true { " *" } else { "" };
         format!("{}{own}", text(&node["name"]))
@@ -56,7 +56,7 @@ const NODES: [(&str, fn(&Value) -> String); 6] = [
     }),
 ];
 
-const TENANTS: [(&str, fn(&Value) -> String); 6] = [
+const TENANTS: [Column; 6] = [
     ("TENANT", |tenant| text(&tenant["name"])),
     ("AUTH", |tenant| words(&tenant["auth"])),
     ("SESSIONS", |tenant| of(&tenant["sessions"], &tenant["limits"]["sessions_max"])),
@@ -65,7 +65,7 @@ const TENANTS: [(&str, fn(&Value) -> String); 6] = [
     ("HOSTS", |tenant| words(&tenant["hosts"])),
 ];
 
-const SESSIONS: [(&str, fn(&Value) -> String); 10] = [
+const SESSIONS: [Column; 10] = [
     ("SESSION", |session| text(&session["id"])),
     ("TENANT", |session| text(&session["tenant"])),
     ("PRINCIPAL", |session| text(&session["principal"])),
@@ -112,7 +112,7 @@ fn listed(
     operator: &Operator,
     path: &str,
     list: &str,
-    columns: &Columns,
+    columns: &[Column],
 ) -> anyhow::Result<String> {
     let answer = Client::new(operator)?.get(path)?.json()?;
     shown(operator, &answer, list, columns)
@@ -123,7 +123,7 @@ pub(crate) fn shown(
     operator: &Operator,
     answer: &Value,
     list: &str,
-    columns: &Columns,
+    columns: &[Column],
 ) -> anyhow::Result<String> {
     let rows = answer[list].as_array().with_context(|| {
         format!("the answer has no list of {list}: a node of another version listens there")
@@ -139,7 +139,7 @@ pub(crate) fn json(answer: &Value) -> anyhow::Result<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(answer)?))
 }
 
-fn table(rows: &[Value], columns: &Columns) -> String {
+fn table(rows: &[Value], columns: &[Column]) -> String {
     let title = columns.iter().map(|(title, _)| (*title).to_owned()).collect::<Vec<_>>();
     let cells = rows.iter().map(|row| columns.iter().map(|(_, cell)| cell(row)).collect());
     let lines: Vec<Vec<String>> = std::iter::once(title).chain(cells).collect();

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use crate::admin_client::{Client, with_query};
 use crate::cli::Revoke;
-use crate::operator_commands::{Columns, json, note, shown, text};
+use crate::operator_commands::{Column, json, note, shown, text};
 
-const REVOCATIONS: [(&str, fn(&Value) -> String); 7] = [
+const REVOCATIONS: [Column; 7] = [
     ("TENANT", |one| text(&one["tenant"])),
     ("CREDENTIAL", |one| text(&one["credential"])),
     ("SUBJECT", |one| match one["client"].is_null() {
@@ -47,6 +47,9 @@ pub(crate) fn run(revoke: &Revoke) -> anyhow::Result<String> {
             ));
         }
     }
-    let columns: &Columns = &REVOCATIONS;
-    if operator.json { json(&answer) } else { shown(operator, &answer, "revocations", columns) }
+    if operator.json {
+        json(&answer)
+    } else {
+        shown(operator, &answer, "revocations", &REVOCATIONS)
+    }
 }
