@@ -1,7 +1,5 @@
 //! Runs `roundhouse revoke`.
 
-use serde_json::Value;
-
 use crate::admin_client::{Client, with_query};
 use crate::cli::Revoke;
 use crate::operator_commands::{Column, json, note, shown, text};
