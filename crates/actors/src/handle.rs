@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use backends::Backends;
-use cluster::{Cluster, Membership};
+use cluster::{Cluster, Membership, Revocations};
 use conversation::Refusal;
 use ownership::SessionRequest;
 use protocol::{Body, Message, Mirrored, Request};
@@ -21,8 +21,10 @@ use crate::held::until_sessions_can_be_created;
 use crate::node::Node;
 use crate::node_context::NodeContext;
 use crate::overview::Overview;
+use crate::principal_digest::PrincipalDigests;
 use crate::relief::{relieve_tenants, show_tenants};
 use crate::reply_stream::{Opened, ReplyStream};
+use crate::revocations::{self, RevocationOrder, RevocationRefused, RevocationResult};
 use crate::routing::{Owner, PeerService, create_at_peer};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
@@ -54,6 +56,9 @@ pub struct NodeParts {
     pub tenant_sessions_max: HashMap<Arc<str>, usize>,
     /// The tenants with metrics of their own.
     pub tenant_labels: TenantLabels,
+    /// The secrets with which records keep digests of principals: the present one, then former ones. All
+    /// nodes that share a store need the same. Without any, digests are not keyed.
+    pub digest_secrets: Vec<Box<[u8]>>,
 }
 
 impl NodeParts {
@@ -72,6 +77,7 @@ impl NodeParts {
             store_is_in_process: false,
             tenant_sessions_max: HashMap::new(),
             tenant_labels: TenantLabels::default(),
+            digest_secrets: Vec::new(),
         }
     }
 }
@@ -99,14 +105,32 @@ impl Handle {
             store_is_in_process,
             tenant_sessions_max,
             tenant_labels,
+            mut digest_secrets,
         } = parts;
+        let mut random = [0; 32];
+        if store_is_in_process && getrandom::fill(&mut random).is_ok() {
+            // No other process reads the records.
+            digest_secrets = vec![random.into()];
+        }
         let settings = if store_is_in_process { settings.without_sleep() } else { settings };
         let cluster = membership.cluster().clone();
         let bytes = session_bytes.clone();
-        let context = NodeContext::new(settings, store, backends, cares, cluster, session_bytes);
+        let context = NodeContext::new(
+            settings,
+            store,
+            backends,
+            cares,
+            cluster,
+            session_bytes,
+            PrincipalDigests::new(&digest_secrets),
+        );
         let node = Arc::new(Node::new(context, tenant_sessions_max));
         tokio::spawn(show_tenants(bytes.clone(), tenant_labels, Arc::downgrade(&node)));
         tokio::spawn(relieve_tenants(bytes, Arc::downgrade(&node), !store_is_in_process));
+        tokio::spawn(revocations::end_revoked_sessions(Arc::downgrade(&node)));
+        if !store_is_in_process {
+            tokio::spawn(revocations::keep_reading(Arc::downgrade(&node)));
+        }
         if node.has_peers() {
             tokio::spawn(keep_tombstones_written(Arc::downgrade(&node.context)));
             tokio::spawn(wake_sessions_on_changes(Arc::downgrade(&node)));
@@ -294,7 +318,7 @@ impl Handle {
             self.node.registry.for_each(|session| {
                 if **session.tenant() == *tenant {
                     left.set(true);
-                    session.send_stop_request(request);
+                    let _is_sent = session.send_stop_request(request);
                 }
             });
             if !left.get() {
@@ -302,6 +326,21 @@ impl Handle {
             }
             tokio::time::sleep(STOP_AGAIN).await;
         }
+    }
+
+    /// The clients of tenants that are revoked.
+    pub fn revocations(&self) -> &Revocations {
+        self.cluster().revocations()
+    }
+
+    /// Revokes clients of a tenant, or takes that back: at this node and its peers at once, and in the store.
+    pub async fn revoke(
+        &self,
+        tenant: &Arc<str>,
+        principals: &[Principal],
+        order: RevocationOrder,
+    ) -> Result<RevocationResult, RevocationRefused> {
+        revocations::revoke(&self.node, tenant, principals, order).await
     }
 
     /// Releases the sessions of this node, so that other nodes can take them over: each one once
@@ -377,7 +416,9 @@ impl Handle {
             if registry.sessions() == 0 {
                 return;
             }
-            registry.for_each(|session| session.send_stop_request(request));
+            registry.for_each(|session| {
+                let _is_sent = session.send_stop_request(request);
+            });
             // A session with a full mailbox, or one created meanwhile, gets the request in the next
             // round.
             let _ = timeout(STOP_AGAIN, empty).await;

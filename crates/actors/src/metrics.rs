@@ -384,6 +384,7 @@ impl End {
             Self::Over(Cause::Idle) => "idle",
             Self::Over(Cause::Disconnected) => "disconnected",
             Self::Over(Cause::Stopping) => "stopping",
+            Self::Over(Cause::Revoked) => "revoked",
             Self::Over(Cause::Asleep) => "asleep",
             Self::Over(Cause::Moved) => "moved",
             Self::Deposed => "deposed",
@@ -444,7 +445,7 @@ pub(crate) fn show() {
         TAKEOVERS_FAILED.with_label_values(&[reason]);
     }
     LazyLock::force(&REQUESTS);
-    for cause in ["deleted", "not_born", "idle", "disconnected", "stopping"] {
+    for cause in ["deleted", "not_born", "idle", "disconnected", "stopping", "revoked"] {
         SESSIONS_ENDED.with_label_values(&[cause]);
     }
     for cause in ["asleep", "moved", "deposed", "unrecorded", "panicked"] {

@@ -9,9 +9,12 @@ use backends::Backends;
 use cluster::Cluster;
 use ownership::machine::LeaseSnapshot;
 use protocol::SessionId;
-use store::Store;
+use store::{Digest, Store};
+use tenants::Principal;
 
+use crate::principal_digest::PrincipalDigests;
 use crate::reply::Bounds;
+use crate::routing::revocation_codec::reads_revocations;
 use crate::sleeping_bytes::SleepingBytes;
 use crate::tombstones::NodeTombstones;
 use crate::{Care, SessionBytes, Settings, clock};
@@ -32,6 +35,8 @@ pub(crate) struct NodeContext {
     pub(crate) sleeping_bytes: SleepingBytes,
     /// The tombstones of sessions that ended here recently.
     pub(crate) tombstones: Arc<NodeTombstones>,
+    /// The digests of principals in records.
+    pub(crate) digests: PrincipalDigests,
     /// The settings for each tenant's server; other tenants have the default.
     cares: RwLock<HashMap<Arc<str>, Care>>,
     /// The suffix of session ids that this node creates: a hint for people, never trusted.
@@ -46,6 +51,7 @@ impl NodeContext {
         cares: HashMap<Arc<str>, Care>,
         cluster: Cluster,
         session_bytes: SessionBytes,
+        digests: PrincipalDigests,
     ) -> Self {
         Self {
             limits: Arc::new(settings.limits()),
@@ -58,6 +64,7 @@ impl NodeContext {
             session_bytes,
             sleeping_bytes: SleepingBytes::default(),
             tombstones: Arc::default(),
+            digests,
             cares: RwLock::new(cares),
         }
     }
@@ -71,6 +78,18 @@ impl NodeContext {
     /// sessions' clock.
     pub(crate) fn lease_snapshot(&self, session: &SessionId) -> LeaseSnapshot {
         LeaseSnapshot { now: clock::now().0, ..self.cluster.lease_snapshot(session) }
+    }
+
+    /// When this principal of a tenant was revoked last; 0: never.
+    pub(crate) fn revoked_ms(&self, tenant: &str, principal: &Principal) -> u64 {
+        self.cluster.revocations().list().revoked_ms(tenant, principal.name())
+    }
+
+    /// The digest of a principal for the record of a new session, which came after its last revocation.
+    pub(crate) fn digest_for_record(&self, principal: &Principal, revoked_ms: u64) -> Digest {
+        // Nodes of the previous program recognise no other digest.
+        let plain = !self.cluster.all_peers_read(reads_revocations);
+        self.digests.make(principal, revoked_ms, plain)
     }
 
     /// The settings for a tenant's server.

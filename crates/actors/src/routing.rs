@@ -14,6 +14,7 @@ mod operator_calls;
 mod operator_messages;
 mod reply_codec;
 mod request;
+pub(crate) mod revocation_codec;
 mod serving;
 
 use bytes::Bytes;
@@ -27,7 +28,7 @@ pub(crate) use self::serving::PeerService;
 /// The first version of Protocol Buffers.
 const PROTOBUF: u32 = 3;
 
-/// The first version with calls of operators.
+/// The first version with calls of operators and about revocations.
 const OPERATOR_CALLS: u32 = 4;
 
 /// The payload versions that this program reads. It sends to each peer in the newest version that
@@ -40,7 +41,7 @@ pub const PAYLOAD_VERSIONS: Versions =
 pub(crate) enum Format {
     /// Version 2.
     Legacy,
-    /// Versions 3 and 4.
+    /// Versions 3 and 4; version 4 has calls of operators and about revocations as well.
     Protobuf,
 }
 

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use ownership::machine::LeaseSnapshot;
 use protocol::SessionId;
-use store::{Claimed, Incarnation, Lease, Record};
+use store::{Claimed, Incarnation, Lease, Record, Revocation};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::node::MemberNode;
 use crate::peer::{Peer, SessionLocation};
+use crate::revocations::{Revocations, now_ms};
 use crate::serve::Load;
 use crate::{claim, locator};
 
@@ -141,6 +142,47 @@ impl Cluster {
     /// lost peer is then retried at once.
     pub fn another_death(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
         self.node.members.until_more_forgotten(than)
+    }
+
+    /// The revocations that this node knows.
+    pub fn revocations(&self) -> &Revocations {
+        &self.node.revocations
+    }
+
+    /// Reads the revocations of the store if it has others than this node, and writes those that it lacks.
+    pub async fn read_revocations(&self) -> Result<(), Error> {
+        let generation = self.node.store.revocation_generation().await.map_err(Error::Store)?;
+        self.node.revocations.catch_up(&*self.node.store, generation).await.map_err(Error::Store)
+    }
+
+    /// Whether the store may lack revocations that this node knows.
+    pub fn has_unwritten_revocations(&self) -> bool {
+        self.node.revocations.differ()
+    }
+
+    /// Forgets the revocations that have ended.
+    pub fn remove_ended_revocations(&self) {
+        self.node.revocations.remove_ended();
+    }
+
+    /// Writes revocations to the store. Returns once it has acknowledged them.
+    pub async fn write_revocations(&self, revocations: &[Revocation]) -> Result<(), Error> {
+        self.node.store.revoke(revocations, now_ms()).await.map(drop).map_err(Error::Store)
+    }
+
+    /// Whether each other node that is known reads payload versions of which this holds. The version of a
+    /// node to which there was never a link is not known.
+    pub fn all_peers_read(&self, reads: impl Fn(Option<u32>) -> bool) -> bool {
+        self.node.members.all_links(self.node.incarnation, |link| {
+            reads(link.and_then(|link| link.payload_version.get().copied()))
+        })
+    }
+
+    /// The peers to which a link for calls is established.
+    pub fn linked_peers(&self) -> Vec<Peer> {
+        let others = self.node.members.leases();
+        let others = others.iter().filter(|lease| lease.incarnation != self.node.incarnation);
+        others.filter_map(|lease| self.reachable(lease.incarnation)).collect()
     }
 
     /// The leases that were live when this node last read them, its own included.

@@ -25,6 +25,7 @@ mod node_lease;
 mod peer;
 mod peer_watch;
 mod peers;
+mod revocations;
 mod serve;
 mod settings;
 #[cfg(test)]
@@ -37,5 +38,6 @@ pub use membership::Membership;
 pub use ownership::location::Cause;
 pub use peer::{ForwardedCall, Peer, SessionLocation};
 pub use peering::{CallError, Replies, Tls, Versions, install_flush_queue as batch_wakes};
+pub use revocations::{Revocations, RevocationsOfThread};
 pub use serve::{Load, PeerCallHandler};
 pub use settings::{Encrypt, Settings};

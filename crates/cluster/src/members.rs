@@ -136,6 +136,17 @@ impl Members {
         others.into_iter().map(|(node, address)| self.link(&mut state, node, address)).collect()
     }
 
+    /// Whether this holds for the link to each known node except this one; `None` where there is none.
+    pub(crate) fn all_links(
+        &self,
+        own: Incarnation,
+        holds: impl Fn(Option<&Arc<PeerLink>>) -> bool,
+    ) -> bool {
+        let state = self.state();
+        let mut others = state.leases.keys().filter(|node| **node != own);
+        others.all(|node| holds(state.links.get(node)))
+    }
+
     pub(crate) fn leases(&self) -> Vec<Lease> {
         self.state().leases.values().cloned().collect()
     }

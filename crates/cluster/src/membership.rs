@@ -20,6 +20,7 @@ use crate::members::Members;
 use crate::node::MemberNode;
 use crate::node_lease::NodeLease;
 use crate::peers::Peers;
+use crate::revocations::Revocations;
 use crate::serve::{Load, PeerCallHandler};
 use crate::settings::Settings;
 use crate::upkeep;
@@ -87,6 +88,7 @@ impl Cluster {
             local,
             lease: NodeLease::permanent(clock::boottime(), settings.timing()),
             failovers: Failovers::never(),
+            revocations: Revocations::default(),
             changes: watch::Sender::new(0),
             peers: Peers::default(),
             members: Members::new(settings.limits()),
@@ -143,6 +145,7 @@ impl Cluster {
             local,
             lease: NodeLease::new(clock, settings.timing()),
             failovers: Failovers::new(settings.stabilisation()),
+            revocations: Revocations::default(),
             changes: watch::Sender::new(0),
             peers: Peers::default(),
             members: Members::new(settings.limits()),

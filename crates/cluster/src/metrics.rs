@@ -43,6 +43,14 @@ pub(crate) static CLAIMS: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Revocations that this node knows.
+pub(crate) static REVOCATIONS: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge(
+        "roundhouse_revocations",
+        "Clients whose revocation this node knows, those that were taken back included.",
+    )
+});
+
 /// Failovers of the store.
 pub(crate) static FAILOVERS: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(

@@ -18,6 +18,7 @@ use crate::location_cache::LocationCache;
 use crate::members::Members;
 use crate::node_lease::NodeLease;
 use crate::peers::Peers;
+use crate::revocations::Revocations;
 use crate::{Load, Settings, metrics};
 use store::Incarnation;
 
@@ -54,6 +55,7 @@ pub(crate) struct MemberNode {
     pub(crate) local: LocalNode,
     pub(crate) lease: NodeLease,
     pub(crate) failovers: Failovers,
+    pub(crate) revocations: Revocations,
     /// Changes when sessions have to check their ownership: the lease generation, a primary or the
     /// permission to act has changed.
     pub(crate) changes: watch::Sender<u64>,
@@ -105,7 +107,15 @@ impl MemberNode {
     /// Renews the lease once.
     pub(crate) async fn renew(&self) -> Result<(), store::Error> {
         let renewal = self.lease.begin_renewal();
-        match self.store.renew(self.lease(&renewal), self.settings.lease()).await {
+        let renewed = match self.store.renew(self.lease(&renewal), self.settings.lease()).await {
+            // The node acts only by a lease whose renewal found it with all revocations.
+            Ok(renewed) => {
+                let read = self.revocations.catch_up(&*self.store, renewed.revocations).await;
+                read.map(|()| renewed)
+            }
+            Err(error) => Err(error),
+        };
+        match renewed {
             Ok(renewed) => {
                 if self.lease.renewed(renewal, renewed.was_there) {
                     self.notify_of_change();

@@ -40,6 +40,10 @@ pub struct Settings {
     /// it, and encrypt what they send.
     #[serde(serialize_with = "redacted")]
     pub secret: String,
+    /// The secret before the present one, after it was changed; may be empty. What nodes wrote to the store
+    /// with it is still read.
+    #[serde(serialize_with = "redacted")]
+    pub former_secret: String,
     /// Certificates and key for mutual TLS; `None`: the secret authenticates peers.
     #[serde(skip)]
     pub tls: Option<Tls>,
@@ -88,6 +92,7 @@ impl Default for Settings {
             listen: String::new(),
             advertise: String::new(),
             secret: String::new(),
+            former_secret: String::new(),
             tls: None,
             encrypt: Encrypt::Auto,
             accept_plain: true,

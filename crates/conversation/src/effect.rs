@@ -203,6 +203,8 @@ pub enum Cause {
     Disconnected,
     /// The node stopped.
     Stopping,
+    /// Its client was revoked.
+    Revoked,
     /// It was idle for a while. Its record stays, and the next request restores it.
     Asleep,
     /// The node released it. Its record stays, and the next request claims it.

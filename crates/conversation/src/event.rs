@@ -126,6 +126,8 @@ pub enum Event {
     HandOverCancelled,
     /// The time of [`crate::Session::deadline`] has passed, or may have.
     DeadlinePassed,
+    /// The session's client was revoked: its requests are cancelled at the server, and the session ends.
+    Revoked,
     /// The node stops: the session ends, its pending requests get an error, its streams are
     /// closed.
     Stopping,

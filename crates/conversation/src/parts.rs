@@ -393,6 +393,16 @@ impl Parts {
         }
     }
 
+    /// The session's client was revoked. The server hears of each request that it need not finish: it may
+    /// serve other sessions, too.
+    pub(crate) fn on_revoked(&mut self, context: &mut StepContext<'_>) {
+        let in_flight = self.posts.exchanges().iter().map(|exchange| exchange.id.clone());
+        for id in in_flight.collect::<Vec<_>>() {
+            self.link.cancel_request(context, &mut self.ended, &id, "the client was revoked");
+        }
+        self.end_session(context, Cause::Revoked);
+    }
+
     /// Ends the session: open requests get an error, streams are closed (SES-08).
     pub(crate) fn end_session(&mut self, context: &mut StepContext<'_>, cause: Cause) {
         let aborts =
@@ -400,6 +410,7 @@ impl Parts {
         let ending = if aborts { Ending::Abort } else { Ending::Proper };
         let text = match cause {
             Cause::Stopping => "the node is stopping; try again",
+            Cause::Revoked => "the client was revoked",
             _ => "the session has ended",
         };
         let error = |id| Response::error(Some(id), crate::REFUSED, text, None);

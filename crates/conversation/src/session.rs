@@ -103,6 +103,7 @@ impl Session {
             Event::Budget(verdict) => parts.on_budget_verdict(context, verdict),
             Event::HandOverCancelled => parts.lifecycle.cancel_hand_over(),
             Event::DeadlinePassed => parts.on_deadline(context),
+            Event::Revoked => parts.on_revoked(context),
             Event::Stopping => parts.end_session(context, Cause::Stopping),
             // It has not ended, so no DELETE waits.
             Event::Ended { .. } => {}

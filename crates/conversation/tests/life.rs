@@ -313,6 +313,21 @@ fn a_node_that_stops_gives_every_request_a_final_response() {
     assert_eq!(world.over, Some(Cause::Stopping));
 }
 
+#[test]
+fn a_revoked_client_gets_errors_and_its_requests_are_cancelled_at_the_server() {
+    let mut world = live();
+    let (held, streamed, standalone) = (world.call(1), world.call(2), world.listen(None));
+    world.progress(2, 1);
+    world.step(Event::Revoked);
+    assert_eq!(world.gist(held), ["1 error -32000"]);
+    assert_eq!(world.gist(streamed), ["progress 1", "2 error -32000"]);
+    assert!(world.connections[&standalone].finished);
+    assert_eq!(world.over, Some(Cause::Revoked));
+    let sent = world.sent_methods();
+    let cancelled = sent.iter().filter(|method| *method == "notifications/cancelled");
+    assert_eq!(cancelled.count(), 2, "{sent:?}");
+}
+
 /// `initialize` with this in its parameters.
 fn initialize_with(more: &str, name: &str) -> String {
     format!(

@@ -1,6 +1,6 @@
 //! The endpoints for operators and their machines: `/metrics`, `/healthz` and `/readyz`, which
-//! are open to every client that reaches the port, and `/drain` and `/v1/…`, which need a credential,
-//! or a Unix socket if the settings have no credential. Plain HTTP.
+//! are open to every client that reaches the port, and `/drain`, `/revocations` and `/v1/…`, which need
+//! a credential, or a Unix socket if the settings have no credential. Plain HTTP.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -18,6 +18,7 @@ use crate::admin_api::{self, ApiAnswer, ApiRequest, Listed, Unreadable};
 use crate::admin_audit::{self, Operator};
 use crate::admin_credentials::{AdminCredentials, CredentialProblem, Role};
 use crate::admin_host::AdminHosts;
+use crate::admin_revocations;
 use crate::body::Body;
 use crate::drain::{Drain, TakenBack};
 
@@ -93,7 +94,7 @@ impl Operated {
     }
 }
 
-/// Answers one request. Only a request to `/v1/…` waits for something.
+/// Answers one request. Only a request to `/v1/…` or `/revocations` waits for something.
 pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     let head = request.head();
     // A page in a browser may not use these endpoints under any host name.
@@ -129,6 +130,10 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
         }
         (_, "/drain") => not_allowed("POST, DELETE"),
         (_, path) if path.starts_with(admin_api::PREFIX) => api(head, operated).await,
+        (&Method::GET | &Method::POST | &Method::DELETE, "/revocations") => {
+            revocations(head, operated).await
+        }
+        (_, "/revocations") => not_allowed("GET, POST, DELETE"),
         (&Method::GET | &Method::HEAD, path) => read(head, path, operated),
         _ => not_allowed("GET, HEAD"),
     }
@@ -180,6 +185,27 @@ pub(crate) fn one_request_only() -> Response<Body> {
     text(StatusCode::BAD_REQUEST, TEXT, "a connection serves one request\n")
 }
 
+/// Answers a request to `/revocations`. The list names clients, so it needs the role `operate` as well.
+async fn revocations(head: &RequestHead, operated: &Operated) -> Response<Body> {
+    let action = match head.method {
+        Method::POST => "revoke",
+        Method::DELETE => "lift revocation",
+        _ => "list revocations",
+    };
+    let operator = match admit(head, &operated.access, Role::Operate, action) {
+        Ok(operator) => operator,
+        Err(refused) => return refused.into_json(),
+    };
+    let Some(ServedClients { handle, tenants, .. }) = operated.served.get() else {
+        return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
+    };
+    let query = head.uri.query().unwrap_or_default();
+    let (status, body) = admin_revocations::answer(&head.method, query, handle, tenants).await;
+    let tenant = admin_revocations::tenant_of(query);
+    admin_audit::record(&operator, action, &tenant, status.as_str());
+    text(status, JSON, format!("{body}\n"))
+}
+
 fn read(head: &RequestHead, path: &str, operated: &Operated) -> Response<Body> {
     match path {
         "/metrics" if operated.access.protect_metrics => {
@@ -195,7 +221,7 @@ fn read(head: &RequestHead, path: &str, operated: &Operated) -> Response<Body> {
         _ => text(
             StatusCode::NOT_FOUND,
             TEXT,
-            "there are /metrics, /healthz, /readyz, /drain, /v1/\n",
+            "there are /metrics, /healthz, /readyz, /drain, /revocations, /v1/\n",
         ),
     }
 }

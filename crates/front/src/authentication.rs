@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use actors::RevocationsOfThread;
 use identity::{Identity, TokenCache, TokenDigest, TokenProblem, Tokens};
 use tenants::{
     Access, Attributes, Credentials, KEY_PREFIX, KeyDigest, KeyProblem, Keys, OauthRules,
@@ -41,6 +42,8 @@ pub(crate) enum Unauthenticated {
     Key(KeyProblem),
     /// The token is not valid here, or its issuer could not be asked.
     Token(TokenProblem),
+    /// The key or token was valid, and its client was revoked since.
+    Revoked,
     /// The token is valid, and lacks some of these scopes.
     Scope(Scopes),
 }
@@ -61,18 +64,23 @@ pub(crate) struct Authentication {
     tokens: Tokens,
     verified: RefCell<TokenCache>,
     urls: Arc<PublicUrls>,
+    revocations: RevocationsOfThread,
 }
 
 impl Authentication {
     /// For the first worker.
-    pub(crate) fn new(tokens: Tokens, urls: Arc<PublicUrls>) -> Self {
+    pub(crate) fn new(
+        tokens: Tokens,
+        urls: Arc<PublicUrls>,
+        revocations: RevocationsOfThread,
+    ) -> Self {
         let anonymous = Principal::anonymous();
-        Self { anonymous, tokens, verified: RefCell::default(), urls }
+        Self { anonymous, tokens, verified: RefCell::default(), urls, revocations }
     }
 
     /// The same for another worker. The two share no memory that each request changes.
     pub(crate) fn for_worker(&self) -> Self {
-        Self::new(self.tokens.clone(), Arc::clone(&self.urls))
+        Self::new(self.tokens.clone(), Arc::clone(&self.urls), self.revocations.clone())
     }
 
     /// The credential of every client of an open endpoint, which share this principal.
@@ -98,13 +106,35 @@ impl Authentication {
         })?;
         let Credentials { keys, oauth } = credentials;
         match (keys, oauth) {
-            (Some(keys), None) => of_key(tenant, keys, token).map(Found::Credential),
+            (Some(keys), None) => self.of_key(tenant, keys, token),
             (Some(keys), Some(_)) if token.starts_with(KEY_PREFIX) => {
-                of_key(tenant, keys, token).map(Found::Credential)
+                self.of_key(tenant, keys, token)
             }
             (_, Some(rules)) => self.of_token(tenant, rules, token),
             (None, None) => Err(Unauthenticated::Key(KeyProblem::Unknown)),
         }
+    }
+
+    /// The credential, unless its client was revoked.
+    pub(crate) fn unrevoked(
+        &self,
+        tenant: &Tenant,
+        credential: Credential,
+    ) -> Result<Credential, Unauthenticated> {
+        match credential.is_revoked(tenant, &self.revocations) {
+            false => Ok(credential),
+            true => Err(Unauthenticated::Revoked),
+        }
+    }
+
+    fn of_key<'a>(
+        &self,
+        tenant: &Tenant,
+        keys: &Keys,
+        presented: &str,
+    ) -> Result<Found<'a>, Unauthenticated> {
+        let credential = of_key(tenant, keys, presented)?;
+        self.unrevoked(tenant, credential).map(Found::Credential)
     }
 
     fn of_token<'a>(
@@ -114,10 +144,15 @@ impl Authentication {
         token: &'a str,
     ) -> Result<Found<'a>, Unauthenticated> {
         let digest = TokenDigest::of(token);
-        match self.verified.borrow_mut().find(&tenant.name, rules, digest) {
-            Some(identity) => of_identity(tenant, rules, &identity).map(Found::Credential),
-            None => Ok(Found::Token { rules, token, digest }),
+        let mut verified = self.verified.borrow_mut();
+        let Some(identity) = verified.find(&tenant.name, rules, digest) else {
+            return Ok(Found::Token { rules, token, digest });
+        };
+        let credential = self.unrevoked(tenant, of_identity(tenant, rules, &identity)?);
+        if credential.is_err() {
+            verified.forget(&tenant.name, digest);
         }
+        credential.map(Found::Credential)
     }
 
     /// Verifies a token, which can take as long as its issuer takes to answer.
@@ -131,8 +166,12 @@ impl Authentication {
         let audiences = self.urls.audiences(tenant, rules);
         let verified = self.tokens.verify(&tenant.name, rules, &audiences, token).await;
         let identity = Arc::new(verified.map_err(Unauthenticated::Token)?);
-        self.verified.borrow_mut().keep(&tenant.name, rules, digest, Arc::clone(&identity));
-        of_identity(tenant, rules, &identity)
+        let credential = of_identity(tenant, rules, &identity);
+        let credential = credential.and_then(|credential| self.unrevoked(tenant, credential));
+        if !matches!(credential, Err(Unauthenticated::Revoked)) {
+            self.verified.borrow_mut().keep(&tenant.name, rules, digest, identity);
+        }
+        credential
     }
 }
 
@@ -166,13 +205,20 @@ fn of_identity(
     }
     // The identity belongs to this worker, so each request may count the principal.
     let principal = identity.principal.clone();
-    let Identity { scopes, claims, .. } = identity;
+    let Identity { scopes, claims, expires, issued, .. } = identity;
     let attributes = || Attributes { scopes: scopes.clone(), claims: claims.clone() };
     let grant = grant(tenant, true, attributes);
-    Ok(Credential { principal, accepted: Accepted::Token { expires: identity.expires }, grant })
+    let accepted = Accepted::Token { expires: *expires, issued: *issued };
+    Ok(Credential { principal, accepted, grant })
 }
 
 impl Credential {
+    /// Whether the client was revoked since it got what it presented.
+    pub(crate) fn is_revoked(&self, tenant: &Tenant, revocations: &RevocationsOfThread) -> bool {
+        let times = revocations.times(&tenant.name, self.principal.name());
+        self.accepted.is_refused_by(times, tenant.access.oauth().map(Arc::as_ref))
+    }
+
     /// Resolves when the credential does not count any more.
     pub(crate) fn lapse(&self, lapses: &Lapses, tenant: &Tenant) -> Lapse {
         let rules = tenant.access.oauth().cloned();
@@ -197,6 +243,9 @@ fn bearer(authorization: &str) -> Result<&str, Unauthenticated> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use actors::{Revocation, RevocationTimes, Revocations};
     use tenants::{ClaimValues, KeySettings, OauthSettings, Settings};
 
     use super::*;
@@ -220,7 +269,14 @@ mod tests {
 
     fn authentication() -> Authentication {
         let urls = PublicUrls::new(&crate::Settings::default()).unwrap();
-        Authentication::new(Tokens::default(), Arc::new(urls))
+        let revocations = RevocationsOfThread::new(&Revocations::default());
+        Authentication::new(Tokens::default(), Arc::new(urls), revocations)
+    }
+
+    impl Authentication {
+        fn shared_revocations(&self) -> &Revocations {
+            self.revocations.shared()
+        }
     }
 
     fn found(tenant: &Tenant, header: Option<&str>) -> Result<String, Unauthenticated> {
@@ -279,10 +335,10 @@ mod tests {
             panic!("{:?}", tenant.access)
         };
         for (token, scopes) in [("a.b.c", "mcp"), ("a.b.d", "other")] {
-            let expires = SystemTime::now() + std::time::Duration::from_secs(60);
+            let expires = SystemTime::now() + Duration::from_secs(60);
             let (principal, scopes) = (Principal::named(token), Scopes::of([scopes]));
-            let identity =
-                Arc::new(Identity { principal, scopes, claims: ClaimValues::default(), expires });
+            let claims = ClaimValues::default();
+            let identity = Arc::new(Identity { principal, scopes, claims, expires, issued: None });
             let mut verified = authentication.verified.borrow_mut();
             verified.keep(&tenant.name, rules, TokenDigest::of(token), identity);
         }
@@ -290,5 +346,45 @@ mod tests {
         assert!(matches!(find("Bearer a.b.c"), Ok(Found::Credential(_))));
         assert_eq!(find("Bearer a.b.d").err(), Some(Unauthenticated::Scope(Scopes::of(["mcp"]))));
         assert!(matches!(find("Bearer a.b.e"), Ok(Found::Token { .. })));
+    }
+
+    #[test]
+    fn a_revoked_client_is_refused_unless_its_token_is_newer() {
+        let (authentication, tenant) = (authentication(), tenant("keys, oauth", &["rhk_1"]));
+        let rules = tenant.access.oauth().unwrap();
+        let revoked_ms = 1_800_000_000_000;
+        let issued =
+            |after: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(revoked_ms + after);
+        let skew_ms = u64::try_from(rules.clock_skew.as_millis()).unwrap();
+        let far = SystemTime::now() + Duration::from_hours(24 * 365 * 20);
+        for (token, issued) in
+            [("old", Some(issued(skew_ms))), ("new", Some(issued(skew_ms + 1))), ("none", None)]
+        {
+            let (principal, scopes) = (Principal::named("sub:i ada"), Scopes::of(["mcp"]));
+            let claims = ClaimValues::default();
+            let identity = Identity { principal, scopes, claims, expires: far, issued };
+            let mut verified = authentication.verified.borrow_mut();
+            verified.keep(&tenant.name, rules, TokenDigest::of(token), Arc::new(identity));
+        }
+        let find = |token: &str| {
+            let header = format!("Bearer {token}");
+            match authentication.find(&tenant, Authorization::Present(&header)) {
+                Ok(Found::Credential(_)) => "found",
+                Ok(Found::Token { .. }) => "to be verified",
+                Err(Unauthenticated::Revoked) => "revoked",
+                Err(_) => "refused",
+            }
+        };
+        let all = ["rhk_1", "old", "new", "none"];
+        assert_eq!(all.map(find), ["found"; 4]);
+        let times = RevocationTimes { revoked_ms, lifted_ms: 0 };
+        for principal in ["key:1", "sub:i ada"] {
+            let (tenant, principal) = (Arc::clone(&tenant.name), principal.into());
+            let revocation = Revocation { tenant, principal, times };
+            authentication.shared_revocations().merge(&[revocation]);
+        }
+        assert_eq!(all.map(find), ["revoked", "revoked", "found", "revoked"]);
+        // The cache keeps no token of a revoked client.
+        assert_eq!(all.map(find), ["revoked", "to be verified", "found", "to be verified"]);
     }
 }

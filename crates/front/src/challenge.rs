@@ -76,6 +76,9 @@ pub(crate) fn refuse(
         Unauthenticated::Key(KeyProblem::Expired) => {
             (Code::InvalidToken, "the key has expired; ask the operator for a new one".to_owned())
         }
+        Unauthenticated::Revoked => {
+            (Code::InvalidToken, "the key or token was revoked by the operator".to_owned())
+        }
         Unauthenticated::Token(problem) => (Code::InvalidToken, problem.to_string()),
         Unauthenticated::Scope(needed) => {
             (Code::InsufficientScope, format!("the token lacks a scope; this needs: {needed}"))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use actix_http::body::BoxBody;
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response, header};
-use actors::Handle;
+use actors::{Handle, RevocationsOfThread};
 use budget::Budget;
 use identity::Tokens;
 use telemetry::Outcome;
@@ -53,7 +53,11 @@ impl Front {
         let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies));
         let service = Service::new(settings, handle, tenants, drain, collecting)?;
         Ok(Self {
-            authentication: Authentication::new(Tokens::default(), Arc::clone(&service.urls)),
+            authentication: Authentication::new(
+                Tokens::default(),
+                Arc::clone(&service.urls),
+                RevocationsOfThread::new(service.handle.revocations()),
+            ),
             service,
             exchanges: Exchanges::new(reporting, tenants),
             tenants: TenantsOfThread::new(tenants),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_http::{Method, Payload, RequestHead};
-use actors::{Caller, Handle};
+use actors::{Caller, Handle, RevocationsOfThread};
 use bytes::Bytes;
 use protocol::{Body as Posted, SessionId};
 use tenants::{Scopes, Tenant, Tenants};
@@ -105,6 +105,7 @@ pub(crate) struct Service {
     pub(crate) handle: Handle,
     pub(crate) drain: Arc<Drain>,
     pub(crate) lapses: Lapses,
+    revocations: RevocationsOfThread,
     pub(crate) urls: Arc<PublicUrls>,
     collecting: Collecting,
     rate: Arc<SessionRate>,
@@ -119,10 +120,15 @@ impl Service {
         drain: Arc<Drain>,
         collecting: Collecting,
     ) -> Result<Self, Error> {
+        let (lapses, revocations) = (
+            Lapses::new(tenants, handle.revocations()),
+            RevocationsOfThread::new(handle.revocations()),
+        );
         Ok(Self {
             handle,
             drain,
-            lapses: Lapses::new(tenants),
+            lapses,
+            revocations,
             urls: Arc::new(PublicUrls::new(settings)?),
             collecting,
             rate: Arc::new(SessionRate::new(settings)?),
@@ -139,6 +145,24 @@ impl Service {
     pub(crate) fn validity(&self, request: &FrontRequest<'_>) -> (Lapse, Option<Box<Grant>>) {
         let credential = &request.credential;
         (credential.lapse(&self.lapses, request.tenant), credential.grant.clone())
+    }
+
+    /// Ends a session that was opened just now, if its client was revoked meanwhile: opening may wait, and
+    /// what ends the sessions of revoked clients may have looked before.
+    pub(crate) fn check_opened(
+        &self,
+        request: &FrontRequest<'_>,
+        endpoint: Endpoint,
+        session: &SessionId,
+    ) -> Result<(), Refused> {
+        if !request.credential.is_revoked(request.tenant, &self.revocations) {
+            return Ok(());
+        }
+        // The session ends whether or not the reply is read.
+        drop(self.handle.delete(&request.caller(session.clone())));
+        let host = route::host_of_tenant(request.head);
+        let metadata = self.urls.metadata_url(request.tenant, endpoint, host.as_deref());
+        Err(challenge::refuse(&Unauthenticated::Revoked, request.tenant, metadata))
     }
 
     /// The body without the messages that the client may not send.

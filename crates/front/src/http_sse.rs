@@ -32,6 +32,7 @@ pub(crate) async fn open(
     let handle = service.creating_handle(request)?;
     let principal = &request.credential.principal;
     let Opened { session, replies } = handle.connect(request.tenant, principal).await?;
+    service.check_opened(request, Endpoint::Sse, &session)?;
     request.accepted();
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
     // escaping.

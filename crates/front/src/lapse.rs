@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use actors::{RevocationTimes, Revocations};
 use tenants::{Access, Key, KeyDigest, OauthRules, Principal, Tenants};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -38,8 +39,29 @@ pub(crate) enum Accepted {
     Open,
     /// This key.
     Key(KeyDigest),
-    /// A token that ends then.
-    Token { expires: SystemTime },
+    /// A token that ends then, and that was issued then, if it says so.
+    Token { expires: SystemTime, issued: Option<SystemTime> },
+}
+
+impl Accepted {
+    /// Whether the revocation of its client refuses it. `rules` are those for tokens.
+    pub(crate) fn is_refused_by(
+        self,
+        times: Option<RevocationTimes>,
+        rules: Option<&OauthRules>,
+    ) -> bool {
+        let Some(times) = times else { return false };
+        match self {
+            Self::Open => false,
+            Self::Key(_) => times.refuses_key(),
+            Self::Token { issued, .. } => {
+                let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
+                let skew = rules.map_or(0, |rules| millis(rules.clock_skew));
+                times.refuses_token(issued.and_then(since).map(millis), skew)
+            }
+        }
+    }
 }
 
 /// Wakes the streams of one worker when the tenants have changed. Streams of different workers share
@@ -47,25 +69,35 @@ pub(crate) enum Accepted {
 #[derive(Clone)]
 pub(crate) struct Lapses {
     tenants: Tenants,
+    revocations: Revocations,
     changed: Arc<Notify>,
 }
 
 impl Lapses {
     /// For the streams of one worker.
-    pub(crate) fn new(tenants: &Tenants) -> Self {
-        Self { tenants: tenants.clone(), changed: Arc::default() }
+    pub(crate) fn new(tenants: &Tenants, revocations: &Revocations) -> Self {
+        let (tenants, revocations) = (tenants.clone(), revocations.clone());
+        Self { tenants, revocations, changed: Arc::default() }
     }
 
     /// The same for another worker.
     pub(crate) fn for_worker(&self) -> Self {
-        Self::new(&self.tenants)
+        Self::new(&self.tenants, &self.revocations)
     }
 
     /// Passes changes on to the streams of this worker, for as long as its thread runs.
     pub(crate) fn pass_changes_on(&self) -> impl Future<Output = ()> + use<> {
-        let (mut changes, changed) = (self.tenants.changes(), Arc::clone(&self.changed));
+        let (mut tenants, mut revocations) = (self.tenants.changes(), self.revocations.changes());
+        let changed = Arc::clone(&self.changed);
         async move {
-            while changes.changed().await.is_ok() {
+            loop {
+                let change = tokio::select! {
+                    change = tenants.changed() => change,
+                    change = revocations.changed() => change,
+                };
+                if change.is_err() {
+                    return;
+                }
                 changed.notify_waiters();
             }
         }
@@ -73,12 +105,12 @@ impl Lapses {
 
     /// Resolves when this does not hold any more.
     pub(crate) fn lapse(&self, validity: Validity) -> Lapse {
-        let Self { tenants, changed } = self.clone();
+        let Self { tenants, revocations, changed } = self.clone();
         Box::pin(async move {
             loop {
                 // Receives each change from here on, so none is missed while this looks.
                 let change = changed.notified();
-                match validity.holds_for(&tenants) {
+                match validity.holds_for(&tenants, &revocations) {
                     Holds::No => return,
                     Holds::UntilChange => change.await,
                     Holds::For(time) => {
@@ -104,7 +136,7 @@ enum Holds {
 }
 
 impl Validity {
-    fn holds_for(&self, tenants: &Tenants) -> Holds {
+    fn holds_for(&self, tenants: &Tenants, revocations: &Revocations) -> Holds {
         // The sessions of a removed tenant end by themselves, and their streams with them.
         let Some(tenant) = tenants.find(&self.tenant) else { return Holds::UntilChange };
         // A stream shows what its client could see when it was opened.
@@ -121,6 +153,10 @@ impl Validity {
             (Access::Open, _) | (Access::Authenticated(_), Accepted::Open) => return Holds::No,
             (Access::Authenticated(credentials), _) => credentials,
         };
+        let times = revocations.list().times(&self.tenant, self.principal.name());
+        if self.accepted.is_refused_by(times, self.rules.as_deref()) {
+            return Holds::No;
+        }
         let now = SystemTime::now();
         match self.accepted {
             Accepted::Open => Holds::No,
@@ -134,7 +170,7 @@ impl Validity {
                     _ => Holds::No,
                 }
             }
-            Accepted::Token { expires } => {
+            Accepted::Token { expires, .. } => {
                 let is_same = self.rules.is_some() && self.rules == credentials.oauth;
                 if is_same && expires > now { Holds::until(expires, now) } else { Holds::No }
             }
@@ -178,7 +214,7 @@ mod tests {
 
     /// The lapses of one worker, whose task runs.
     fn lapses(tenants: &Tenants) -> Lapses {
-        let lapses = Lapses::new(tenants);
+        let lapses = Lapses::new(tenants, &Revocations::default());
         tokio::spawn(lapses.pass_changes_on());
         lapses
     }
@@ -227,6 +263,22 @@ mod tests {
         timeout(SHORT, stream).await.unwrap();
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_when_its_client_is_revoked_and_others_do_not() {
+        let tenants =
+            Tenants::new([tenant(&[("a", key("a", "ada", "")), ("b", key("b", "bob", ""))])]);
+        let lapses = lapses(&tenants);
+        let stream = |(key, principal)| lapse(&lapses, Some(key), principal);
+        let [mut ada, mut bob] = [("a", "key:ada"), ("b", "key:bob")].map(stream);
+        assert!(timeout(SHORT, &mut ada).await.is_err());
+        let times = RevocationTimes { revoked_ms: 1, lifted_ms: 0 };
+        let revocation =
+            actors::Revocation { tenant: "acme".into(), principal: "key:ada".into(), times };
+        lapses.revocations.merge(&[revocation]);
+        timeout(SHORT, ada).await.unwrap();
+        assert!(timeout(SHORT, &mut bob).await.is_err());
+    }
+
     #[tokio::test]
     async fn a_credential_lapses_by_the_clock() {
         let end = time::OffsetDateTime::now_utc() + Duration::from_millis(300);
@@ -248,7 +300,8 @@ mod tests {
         let lapses = lapses(&tenants);
         let token = |lasts| {
             let rules = Some(Arc::new(OauthRules::of_issuer("https://i.example")));
-            let accepted = Accepted::Token { expires: SystemTime::now() + lasts };
+            let expires = SystemTime::now() + lasts;
+            let accepted = Accepted::Token { expires, issued: Some(SystemTime::now()) };
             let (tenant, principal) = ("acme".into(), Principal::named("ada"));
             lapses.lapse(Validity { tenant, principal, accepted, rules, grant: None })
         };

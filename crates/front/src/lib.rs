@@ -11,6 +11,7 @@ mod admin_api;
 mod admin_audit;
 mod admin_credentials;
 mod admin_host;
+mod admin_revocations;
 mod admin_server;
 mod authentication;
 mod bind;

@@ -117,6 +117,7 @@ async fn post_initialize(
         .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;
     request.exchange.of_session(&session);
+    service.check_opened(request, Endpoint::Mcp, &session)?;
     Ok(await_response(service, request, replies, Some(&session)).await?)
 }
 

@@ -68,6 +68,14 @@ impl TokenCache {
         counts.then(|| Arc::clone(&verified.identity))
     }
 
+    /// Forgets a token.
+    pub fn forget(&mut self, tenant: &str, token: TokenDigest) {
+        if let Some(cache) = self.0.get_mut(tenant) {
+            cache.newer.remove(&token);
+            cache.older.remove(&token);
+        }
+    }
+
     /// Keeps a verified token for a while.
     pub fn keep(
         &mut self,
@@ -125,7 +133,8 @@ mod tests {
     fn identity(name: &str) -> Arc<Identity> {
         let expires = SystemTime::now() + Duration::from_secs(3_600);
         let (principal, scopes) = (Principal::named(name), Scopes::default());
-        Arc::new(Identity { principal, scopes, claims: ClaimValues::default(), expires })
+        let claims = ClaimValues::default();
+        Arc::new(Identity { principal, scopes, claims, expires, issued: None })
     }
 
     fn token(number: usize) -> TokenDigest {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
-use tenants::{ClaimValues, Principal, Scopes};
+use tenants::{ClaimValues, ClientName, Principal, Scopes};
 
 use crate::problem::TokenProblem;
 
@@ -18,6 +18,9 @@ const SCOPES_MAX: usize = 256;
 /// Most bytes of all scopes of a token.
 const SCOPES_BYTES_MAX: usize = 8 << 10;
 
+/// The longest life of a token: a revocation must outlive each token that it refuses.
+const TOKEN_LASTS_MAX: Duration = Duration::from_hours(30 * 24);
+
 /// The client of a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -29,6 +32,8 @@ pub struct Identity {
     pub claims: ClaimValues,
     /// When the token ends, the permitted difference of clocks included.
     pub expires: SystemTime,
+    /// When the token was issued, if it says so.
+    pub issued: Option<SystemTime>,
 }
 
 /// The claims of a token that count here: of a JWT (RFC 9068), or of the response of an introspection
@@ -45,6 +50,7 @@ pub(crate) struct Claims {
     #[serde(default)]
     scp: Words,
     pub(crate) exp: Option<Seconds>,
+    iat: Option<Seconds>,
     /// Claims that ID tokens and notices of a sign-out have, and access tokens do not.
     at_hash: Option<IgnoredAny>,
     c_hash: Option<IgnoredAny>,
@@ -98,11 +104,12 @@ impl Words {
 impl Claims {
     /// The client of these claims, which this issuer has made.
     pub(crate) fn identity(&self, issuer: &str, skew: Duration) -> Result<Identity, TokenProblem> {
-        // Each kind of principal has a prefix, and no URL has a space.
         let client = || self.client_id.as_ref().or(self.azp.as_ref());
         let principal = match (&self.sub, client()) {
-            (Some(subject), _) => named("sub", issuer, subject)?,
-            (None, Some(client)) => named("client", issuer, client)?,
+            (Some(subject), _) => {
+                ClientName::Subject { issuer, subject: checked(subject)? }.principal()
+            }
+            (None, Some(client)) => ClientName::Client { issuer, id: checked(client)? }.principal(),
             (None, None) => return Err(TokenProblem::NoSubject),
         };
         if self.at_hash.is_some() || self.c_hash.is_some() || self.events.is_some() {
@@ -114,12 +121,18 @@ impl Claims {
             return Err(TokenProblem::Scopes);
         }
         let expires = self.exp.ok_or(TokenProblem::NoEnd)?;
-        Ok(Identity {
-            principal,
-            scopes: Scopes::of(words()),
-            claims: ClaimValues::default(),
-            expires: expires.with_skew(skew).ok_or(TokenProblem::NoEnd)?,
-        })
+        let expires = expires.with_skew(skew).ok_or(TokenProblem::NoEnd)?;
+        let issued = match self.iat {
+            Some(issued) => Some(issued.with_skew(Duration::ZERO).ok_or(TokenProblem::Form)?),
+            None => None,
+        };
+        // The time from which it lives at the latest.
+        let from = issued.unwrap_or_else(SystemTime::now);
+        if expires.duration_since(from).is_ok_and(|lasts| lasts > TOKEN_LASTS_MAX + skew) {
+            return Err(TokenProblem::Lasts);
+        }
+        let (scopes, claims) = (Scopes::of(words()), ClaimValues::default());
+        Ok(Identity { principal, scopes, claims, expires, issued })
     }
 }
 
@@ -172,11 +185,9 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-fn named(kind: &str, issuer: &str, name: &str) -> Result<Principal, TokenProblem> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Err(TokenProblem::NoSubject);
-    }
-    Ok(Principal::named(&format!("{kind}:{issuer} {name}")))
+fn checked(name: &str) -> Result<&str, TokenProblem> {
+    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
+    if fits { Ok(name) } else { Err(TokenProblem::NoSubject) }
 }
 
 #[cfg(test)]

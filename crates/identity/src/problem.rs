@@ -39,6 +39,9 @@ pub enum TokenProblem {
     /// The token has no end.
     #[error("the token does not say when it expires")]
     NoEnd,
+    /// The token lives longer than a revocation counts.
+    #[error("the token is valid for more than 30 days; have its issuer make shorter ones")]
+    Lasts,
     /// The issuer says that the token does not count.
     #[error("the token is not valid")]
     Inactive,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::Incarnation;
+use crate::{Incarnation, RevocationGeneration};
 
 /// What a node writes about itself with each renewal of its lease.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,9 @@ pub struct Renewed {
     /// not, other nodes may have seen that it had expired: the node claims every session again
     /// before it acts for it.
     pub was_there: bool,
+    /// The version of the store's revocations. A node that does not have these reads them before the
+    /// renewal counts.
+    pub revocations: RevocationGeneration,
 }
 
 /// The state of an incarnation.

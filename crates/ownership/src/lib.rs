@@ -21,6 +21,7 @@ mod primary;
 mod record;
 mod reply_event;
 pub mod retry;
+pub mod revocation;
 pub mod route;
 mod rules;
 mod session_request;
@@ -36,6 +37,7 @@ pub use mutants::MUTANTS;
 pub use primary::{Primary, PrimaryId};
 pub use record::{Digest, FORMER_MAX, Record, RecordStatus, State, StateBytes, StateExtension};
 pub use reply_event::ReplyEvent;
+pub use revocation::{Revocation, RevocationGeneration, RevocationList, RevocationTimes};
 #[cfg(feature = "mutants")]
 pub use rules::{Rule, RuleSet};
 pub use session_request::SessionRequest;

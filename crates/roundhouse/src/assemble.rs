@@ -55,7 +55,16 @@ impl Plan {
             store_is_in_process: !self.store_is_shared,
             tenant_sessions_max: self.tenant_sessions_max(),
             tenant_labels: self.tenant_labels.clone(),
+            digest_secrets: self.digest_secrets(),
         })
+    }
+
+    /// The secrets with which records keep digests of clients. The store of a node alone in its memory
+    /// needs none.
+    fn digest_secrets(&self) -> Vec<Box<[u8]>> {
+        let secrets = [&self.cluster.secret, &self.cluster.former_secret];
+        let secrets = secrets.into_iter().filter(|secret| !secret.is_empty());
+        secrets.map(|secret| secret.as_bytes().into()).collect()
     }
 
     /// The settings for each tenant's server.

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod operators;
+mod revoke;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use front::AdminAddress;
 pub use self::operators::{
     AdminKey, AdminRole, Drain, EndSession, Operator, OperatorCommand, Sessions,
 };
+pub use self::revoke::Revoke;
 use crate::settings::addresses;
 
 /// Said at the end of each help text.

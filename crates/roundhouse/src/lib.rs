@@ -57,6 +57,7 @@ pub mod program;
 mod programs;
 mod records;
 mod reload;
+mod revoke_command;
 mod sandbox;
 mod secrets;
 pub mod settings;

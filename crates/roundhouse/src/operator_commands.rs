@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::admin_client::{Client, printable, segment, with_query};
 use crate::cli::{Drain, EndSession, Operator, OperatorCommand, Sessions};
+use crate::revoke_command;
 
 /// The interval at which a draining node is asked how many sessions it has.
 const LOOK: Duration = Duration::from_millis(500);
@@ -28,11 +29,12 @@ pub(crate) fn run(command: &OperatorCommand) -> anyhow::Result<String> {
             done(operator, answer.text())
         }
         OperatorCommand::EndSession(end) => end_session(end),
+        OperatorCommand::Revoke(revoke) => revoke_command::run(revoke),
     }
 }
 
 /// A column of a table: its title, and how its cell is read from an object of the list.
-type Column = (&'static str, fn(&Value) -> String);
+pub(crate) type Column = (&'static str, fn(&Value) -> String);
 
 const NODES: [Column; 6] = [
     ("NODE", |node| {
@@ -77,7 +79,7 @@ const SESSIONS: [Column; 10] = [
 ];
 
 /// A value as a cell; `-` for none. What clients chose has no control characters.
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
@@ -117,7 +119,7 @@ fn listed(
 }
 
 /// An answer as JSON, or its list as a table. Nodes that could not be asked are named in either.
-fn shown(
+pub(crate) fn shown(
     operator: &Operator,
     answer: &Value,
     list: &str,
@@ -133,7 +135,7 @@ fn shown(
     if operator.json { json(answer) } else { Ok(table(rows, columns)) }
 }
 
-fn json(answer: &Value) -> anyhow::Result<String> {
+pub(crate) fn json(answer: &Value) -> anyhow::Result<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(answer)?))
 }
 
@@ -212,7 +214,7 @@ fn done(operator: &Operator, outcome: &str) -> anyhow::Result<String> {
 }
 
 /// Writes a note to standard error: standard output has the answer alone.
-fn note(note: &str) {
+pub(crate) fn note(note: &str) {
     // If no process reads standard error, the notes are lost.
     let _ = writeln!(io::stderr(), "note: {note}");
 }

@@ -29,7 +29,13 @@ pub(crate) async fn join(
     store: &Arc<dyn Store>,
 ) -> Result<Membership, cluster::Error> {
     if settings.listen.is_empty() {
-        return Ok(Cluster::alone(Arc::clone(store)));
+        let membership = Cluster::alone(Arc::clone(store));
+        // A store that outlives this process may have revocations: before the first request.
+        while let Err(error) = membership.cluster().read_revocations().await {
+            tracing::debug!(%error, "reading revocations failed; trying again");
+            tokio::time::sleep(LOOK).await;
+        }
+        return Ok(membership);
     }
     Cluster::join(settings.clone(), Arc::clone(store), actors::PAYLOAD_VERSIONS).await
 }

@@ -13,6 +13,7 @@ pub mod leasing;
 pub mod logging;
 pub mod making;
 pub mod reasserting;
+pub mod revoking;
 pub mod saving;
 
 use std::fmt::Debug;
@@ -129,6 +130,14 @@ macro_rules! contract {
             an_ended_session_takes_nothing,
             a_deposed_owner_ends_nothing,
             a_tombstone_expires,
+        );
+        $crate::contract!(@tests revoking, $world;
+            revocations_are_read_as_they_were_written,
+            of_each_client_the_latest_times_count,
+            the_generation_changes_with_each_change,
+            a_renewal_returns_the_generation,
+            ended_revocations_are_dropped_with_the_next_one,
+            names_of_clients_are_kept_byte_for_byte,
         );
         $crate::contract!(@tests leasing, $world;
             a_renewal_returns_whether_the_lease_was_there,

@@ -8,7 +8,8 @@ use protocol::SessionId;
 
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, Renewed, State, StateExtension, Store, Token,
+    Primary, PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList, State,
+    StateExtension, Store, Token,
 };
 
 /// Declares the layer, and makes each layer a store, from one list of operations.
@@ -93,6 +94,9 @@ layer! {
         seen: Option<u64>,
         ttl: Duration
     ) -> Marking;
+    fn revoke(revocations: &[Revocation], now_ms: u64) -> RevocationGeneration;
+    fn revocations() -> (RevocationGeneration, RevocationList);
+    fn revocation_generation() -> RevocationGeneration;
     fn primaries() -> Vec<Primary>;
     fn sweep() -> usize;
 }

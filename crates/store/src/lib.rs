@@ -27,8 +27,9 @@ pub use layer::StoreLayer;
 pub use memory::Memory;
 pub use ownership::{
     Appended, Batch, Claimed, Digest, Error, Expected, FORMER_MAX, Incarnation, Lease, Marking,
-    Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, State, StateBytes,
-    StateExtension, Token,
+    Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation,
+    RevocationGeneration, RevocationList, RevocationTimes, State, StateBytes, StateExtension,
+    Token,
 };
 
 /// The shared state that every node reads and writes.
@@ -147,6 +148,21 @@ pub trait Store: Send + Sync + 'static {
         seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error>;
+
+    /// Adds revocations to those of the store: of each client the latest times count
+    /// ([`RevocationList`]). Those that have ended at `now_ms` are dropped. If none is news, nothing
+    /// changes. Returns the generation afterwards.
+    async fn revoke(
+        &self,
+        revocations: &[Revocation],
+        now_ms: u64,
+    ) -> Result<RevocationGeneration, Error>;
+
+    /// Returns the revocations, and their generation.
+    async fn revocations(&self) -> Result<(RevocationGeneration, RevocationList), Error>;
+
+    /// Returns the generation of the revocations, which each renewal returns as well.
+    async fn revocation_generation(&self) -> Result<RevocationGeneration, Error>;
 
     /// Returns the current primaries of the store. A primary that replaced another may lack
     /// the last writes, so the owner of each of its sessions re-asserts it.

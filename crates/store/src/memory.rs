@@ -25,7 +25,8 @@ use self::leases::Leases;
 use self::shard::Shard;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    PrimaryId, Record, Renewed, State, StateExtension, Store, Token,
+    PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList, State,
+    StateExtension, Store, Token,
 };
 
 /// Number of shards: enough that threads rarely contend for one lock.
@@ -49,6 +50,7 @@ pub struct Memory {
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
     leases: Mutex<Leases>,
+    revocations: Mutex<(RevocationGeneration, RevocationList)>,
 }
 
 impl Memory {
@@ -62,6 +64,7 @@ impl Memory {
             hasher: RandomState::new(),
             shards: Default::default(),
             leases: Mutex::default(),
+            revocations: Mutex::default(),
         }
     }
 
@@ -178,7 +181,8 @@ impl Store for Memory {
     }
 
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
-        lock(&self.leases).renew(lease, self.span(ttl))
+        let was_there = lock(&self.leases).renew(lease, self.span(ttl))?;
+        Ok(Renewed { was_there, revocations: lock(&self.revocations).0 })
     }
 
     async fn leave(&self, incarnation: Incarnation, ttl: Duration) -> Result<(), Error> {
@@ -203,6 +207,28 @@ impl Store for Memory {
         ttl: Duration,
     ) -> Result<Marking, Error> {
         lock(&self.leases).mark_dead(incarnation, by, also_dead, seen, self.span(ttl))
+    }
+
+    async fn revoke(
+        &self,
+        revocations: &[Revocation],
+        now_ms: u64,
+    ) -> Result<RevocationGeneration, Error> {
+        let (generation, list) = &mut *lock(&self.revocations);
+        if list.merge_all(revocations) {
+            list.remove_ended(now_ms);
+            // This store loses nothing, so the counter tells generations apart.
+            *generation = generation.next(0);
+        }
+        Ok(*generation)
+    }
+
+    async fn revocations(&self) -> Result<(RevocationGeneration, RevocationList), Error> {
+        Ok(lock(&self.revocations).clone())
+    }
+
+    async fn revocation_generation(&self) -> Result<RevocationGeneration, Error> {
+        Ok(lock(&self.revocations).0)
     }
 
     async fn sweep(&self) -> Result<usize, Error> {

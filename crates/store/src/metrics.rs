@@ -126,12 +126,13 @@ pub(crate) enum Operation {
     Renew,
     Leave,
     MarkDead,
+    Revoke,
     /// Any read.
     Read,
 }
 
 impl Operation {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Create,
         Self::Claim,
         Self::Append,
@@ -142,6 +143,7 @@ impl Operation {
         Self::Renew,
         Self::Leave,
         Self::MarkDead,
+        Self::Revoke,
         Self::Read,
     ];
 
@@ -157,6 +159,7 @@ impl Operation {
             Self::Renew => "renew",
             Self::Leave => "leave",
             Self::MarkDead => "mark_dead",
+            Self::Revoke => "revoke",
             Self::Read => "read",
         }
     }

@@ -19,6 +19,7 @@ mod keys;
 mod layout;
 mod leases;
 mod outbox;
+mod revocations;
 mod script;
 mod sentinel;
 mod settings;
@@ -38,12 +39,14 @@ use self::answer::{bytes, script_result, unavailable, undecodable};
 use self::append_window::AppendWindow;
 use self::client::{Client, PrimaryCondition, RedisCommand};
 use self::keys::{Keys, slot};
+use self::revocations::StoredRevocations;
 use self::script::ScriptName;
 pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, RecordStatus, Renewed, State, StateExtension, Store, Token,
+    Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
+    RevocationList, State, StateExtension, Store, Token,
 };
 
 /// A [`Store`] in Redis.
@@ -80,6 +83,11 @@ impl Redis {
     fn session_script(&self, name: ScriptName, session: &SessionId) -> RedisCommand {
         let keys = self.keys.session(session);
         RedisCommand::script(name, &keys)
+    }
+
+    /// Reads and writes by the connections for renewals: a renewal waits for what it reads.
+    fn stored_revocations(&self) -> StoredRevocations<'_> {
+        StoredRevocations::new(&self.leases, self.keys.revocations())
     }
 
     fn append_command(&self, batch: &Batch) -> RedisCommand {
@@ -309,6 +317,22 @@ impl Store for Redis {
         ttl: Duration,
     ) -> Result<Marking, Error> {
         self.mark_incarnation(incarnation, by, also_dead, seen, ttl).await
+    }
+
+    async fn revoke(
+        &self,
+        revocations: &[Revocation],
+        now_ms: u64,
+    ) -> Result<RevocationGeneration, Error> {
+        self.stored_revocations().add(revocations, now_ms).await
+    }
+
+    async fn revocations(&self) -> Result<(RevocationGeneration, RevocationList), Error> {
+        self.stored_revocations().read().await
+    }
+
+    async fn revocation_generation(&self) -> Result<RevocationGeneration, Error> {
+        self.stored_revocations().read_generation().await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::scopes::is_scope;
-use crate::{Error, Principal, Scopes};
+use crate::{ClientName, Error, Principal, Scopes};
 
 /// The beginning of each key, by which people and scanners of secrets recognise it.
 pub const KEY_PREFIX: &str = "rhk_";
@@ -174,7 +174,7 @@ fn read(tenant: &str, name: &str, written: &KeySettings) -> Result<(KeyDigest, K
     match digest {
         Some(digest) if wrong.is_empty() => {
             // The prefix keeps the subjects of keys apart from those of other kinds of credentials.
-            let principal = Principal::named(&format!("key:{subject}"));
+            let principal = ClientName::Key { subject }.principal();
             let scopes = Scopes::of(written.scopes.iter().map(String::as_str));
             Ok((KeyDigest(digest), Key { principal, expires, scopes }))
         }

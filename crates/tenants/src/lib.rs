@@ -5,6 +5,7 @@
 
 mod auth;
 mod claim_values;
+mod client_name;
 mod error;
 mod header_name;
 mod host;
@@ -24,6 +25,7 @@ use sha2::{Digest, Sha256};
 
 pub use auth::Auth;
 pub use claim_values::ClaimValues;
+pub use client_name::ClientName;
 pub use error::Error;
 pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys, time_of};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
@@ -151,7 +153,7 @@ impl Principal {
         &self.0
     }
 
-    /// A digest that identifies the principal and does not reveal its name.
+    /// A digest that identifies the principal, for this process only: other processes could try names.
     pub fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }

@@ -16,7 +16,7 @@ use super::operator_messages::OperatorCall;
 /// A message that one node sends to make a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
-    #[prost(oneof = "RequestKind", tags = "1, 2, 3, 10")]
+    #[prost(oneof = "RequestKind", tags = "1, 2, 3, 4, 10")]
     pub(super) kind: Option<RequestKind>,
 }
 
@@ -32,6 +32,9 @@ pub(super) enum RequestKind {
     /// Relay a call.
     #[prost(message, tag = "3")]
     Relay(Relay),
+    /// Add revocations, and reply with others.
+    #[prost(message, tag = "4")]
+    Revocations(Revocations),
     /// An operator asks for something.
     #[prost(message, tag = "10")]
     Operator(OperatorCall),
@@ -152,6 +155,29 @@ pub(super) struct Relay {
     /// A [`Request`] with a [`Call`].
     #[prost(bytes = "bytes", tag = "2")]
     pub(super) request: Bytes,
+}
+
+/// Revocations, as a call and as its reply. Since version 4.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Revocations {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) revocations: Vec<Revocation>,
+    /// The fingerprint of the sender's list.
+    #[prost(fixed64, tag = "2")]
+    pub(super) fingerprint: u64,
+}
+
+/// When a client was revoked, and when that was taken back, in milliseconds since 1970.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Revocation {
+    #[prost(string, tag = "1")]
+    pub(super) tenant: String,
+    #[prost(string, tag = "2")]
+    pub(super) principal: String,
+    #[prost(uint64, tag = "3")]
+    pub(super) lifted_ms: u64,
+    #[prost(uint64, tag = "4")]
+    pub(super) revoked_ms: u64,
 }
 
 /// The request of a [`Relay`], as its sender encodes it: its payload is copied once. The bytes are

@@ -13,7 +13,7 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::forwarded_request::{ForwardedRequest, Received, Relayed};
-use super::{Format, operator_calls, reply_codec};
+use super::{Format, operator_calls, reply_codec, revocation_codec};
 use crate::ReplyEvent;
 use crate::metrics;
 use crate::node::{Entry, Node};
@@ -45,6 +45,10 @@ impl PeerCallHandler for PeerService {
                 return Some(Box::new(RelayedReplies(peer.call(call))));
             }
             Some(Received::Operator(call)) => return operator_calls::serve(&node, call),
+            Some(Received::Revocations(received)) => {
+                let known = node.context.cluster.revocations();
+                return Some(revocation_codec::receive(known, received));
+            }
             None => {
                 tracing::error!("undecodable call from a peer; check the versions of all nodes");
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));

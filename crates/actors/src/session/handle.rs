@@ -24,6 +24,8 @@ pub(crate) struct SessionHandle {
     /// The tenant's share of the bytes that sessions keep.
     pub(crate) share: Share,
     principal: Principal,
+    /// The last revocation of the principal that the session came after; 0: none.
+    revoked_ms: u64,
     mailbox: Recipient<SessionMessage>,
     /// Set once the handshake is known.
     handshake: OnceLock<HandshakeSummary>,
@@ -58,6 +60,8 @@ pub(crate) enum StopRequest {
     HandOverNow,
     /// End now.
     Stop,
+    /// End now, and cancel the requests in flight: the client was revoked.
+    Revoke,
 }
 
 impl StopRequest {
@@ -67,6 +71,7 @@ impl StopRequest {
             Self::HandOver => SessionMessage::event(Event::HandOver { at_once: false }),
             Self::HandOverNow => SessionMessage::event(Event::HandOver { at_once: true }),
             Self::Stop => SessionMessage::event(Event::Stopping),
+            Self::Revoke => SessionMessage::event(Event::Revoked),
         }
     }
 }
@@ -77,12 +82,14 @@ impl SessionHandle {
         session: SessionId,
         share: Share,
         principal: Principal,
+        revoked_ms: u64,
         mailbox: Recipient<SessionMessage>,
     ) -> Self {
         Self {
             session,
             share,
             principal,
+            revoked_ms,
             mailbox,
             handshake: OnceLock::new(),
             sinks: AtomicU64::new(0),
@@ -114,6 +121,11 @@ impl SessionHandle {
     /// The principal that the session belongs to.
     pub(crate) fn principal(&self) -> &Principal {
         &self.principal
+    }
+
+    /// The last revocation of the principal that the session came after; 0: none.
+    pub(crate) fn revoked_ms(&self) -> u64 {
+        self.revoked_ms
     }
 
     /// Whether this principal of a tenant may use the session.
@@ -203,14 +215,16 @@ impl SessionHandle {
     }
 
     /// Sends a stop request once, and not after a more urgent one. If the mailbox is full, the
-    /// request is not sent: call again.
-    pub(crate) fn send_stop_request(&self, request: StopRequest) {
+    /// request is not sent, and this returns `false`: call again.
+    pub(crate) fn send_stop_request(&self, request: StopRequest) -> bool {
         if self.stop_request.load(Ordering::Relaxed) >= request as u8 {
-            return;
+            return true;
         }
-        if !matches!(self.mailbox.try_send(request.message()), Err(SendError::Full(_))) {
-            self.stop_request.fetch_max(request as u8, Ordering::Relaxed);
+        if matches!(self.mailbox.try_send(request.message()), Err(SendError::Full(_))) {
+            return false;
         }
+        self.stop_request.fetch_max(request as u8, Ordering::Relaxed);
+        true
     }
 
     /// Takes a stop request back: the session stays, unless it is leaving already or its mailbox

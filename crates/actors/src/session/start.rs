@@ -7,14 +7,14 @@ use actix::{AsyncContext, Context};
 use conversation::{Event, OwnerTag, Refusal, Saved, Session, SessionSetup, SinkId, Unreadable};
 use ownership::machine::{Acquired, Ownership};
 use protocol::{Body, Mirrored, Revision, SessionId};
-use store::{Claimed, Digest, Owner, Token};
+use store::{Claimed, Owner, Token};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 
 use super::actor::{ActorParts, Beginning, SessionActor};
 use super::log_writer::LogWriter;
 use super::record::PendingRecord;
-use super::{LocalReply, SessionHandle};
+use super::{LocalReply, SessionHandle, StopRequest};
 use crate::node_context::NodeContext;
 use crate::registry::{Registry, Slot};
 use crate::{clock, metrics};
@@ -57,10 +57,12 @@ pub(crate) fn create_session(
     let owner = Owner { token: Token::first(random.token), node: node.cluster.incarnation() };
 
     let context = mailbox(node);
+    let revoked_ms = node.revoked_ms(&tenant.name, principal);
     let handle = SessionHandle::new(
         session.clone(),
         share,
         principal.clone(),
+        revoked_ms,
         context.address().recipient(),
     );
     let handle = Arc::new(handle);
@@ -77,7 +79,7 @@ pub(crate) fn create_session(
     let pending_record = PendingRecord {
         owner,
         tenant: Arc::clone(&tenant.name),
-        principal: Digest(principal.digest()),
+        principal: node.digest_for_record(principal, revoked_ms),
         acquired: Acquired {
             lease_generation,
             failover_generation: node.lease_snapshot(&session).failover_generation,
@@ -88,6 +90,7 @@ pub(crate) fn create_session(
         recorded,
     };
     let registration = registry.register(&handle, slot).ok_or(Refusal::Unavailable)?;
+    end_if_revoked(node, &handle);
     registry.add_unconfirmed(&handle, client, node.settings.unconfirmed_max);
     let now = clock::now();
     let actor = SessionActor::new(ActorParts {
@@ -107,6 +110,8 @@ pub(crate) fn create_session(
 pub(crate) struct ClaimedSession {
     pub(crate) session: SessionId,
     pub(crate) principal: Principal,
+    /// The last revocation of the principal that the session came after; 0: none.
+    pub(crate) revoked_ms: u64,
     pub(crate) revision: Revision,
     pub(crate) claimed: Claimed,
     pub(crate) acquired: Acquired,
@@ -119,7 +124,8 @@ pub(crate) fn restore_session(
     registry: &Registry,
     claim: ClaimedSession,
 ) -> Result<(), Unreadable> {
-    let ClaimedSession { session, principal, revision, claimed, acquired, slot } = claim;
+    let ClaimedSession { session, principal, revoked_ms, revision, claimed, acquired, slot } =
+        claim;
     let Claimed { record, log } = claimed;
     let (token, tenant) = (record.owner.token, Arc::clone(&record.tenant));
     // Jitter needs no secret randomness, and a token is not needed yet.
@@ -147,11 +153,12 @@ pub(crate) fn restore_session(
     let context = mailbox(node);
     let mailbox = context.address().recipient();
     let share = node.session_bytes.share_of_session(&tenant);
-    let handle = Arc::new(SessionHandle::new(session, share, principal, mailbox));
+    let handle = Arc::new(SessionHandle::new(session, share, principal, revoked_ms, mailbox));
     handle.set_handshake(revision, &initialize);
     // If a concurrent claim registered the session first, this one is dropped; the registered actor
     // claims the session from it.
     let Some(registration) = registry.register(&handle, slot) else { return Ok(()) };
+    end_if_revoked(node, &handle);
     node.sleeping_bytes.forget(&handle.session);
     let actor = SessionActor::new(ActorParts {
         context: Arc::clone(node),
@@ -163,6 +170,15 @@ pub(crate) fn restore_session(
     });
     context.run(actor);
     Ok(())
+}
+
+/// Ends a session whose client was revoked after it was checked and before the session was registered:
+/// what ends the sessions of revoked clients has not seen it.
+fn end_if_revoked(node: &NodeContext, handle: &SessionHandle) {
+    if node.revoked_ms(handle.tenant(), handle.principal()) > handle.revoked_ms() {
+        // Its mailbox is empty.
+        let _is_sent = handle.send_stop_request(StopRequest::Revoke);
+    }
 }
 
 fn mailbox(node: &NodeContext) -> Context<SessionActor> {

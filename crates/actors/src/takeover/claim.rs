@@ -24,11 +24,11 @@ use crate::session::{ClaimedSession, restore_session};
 /// The longest time for a claim: longer than the timeout of the store.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts to claim a session, or joins the claim in progress. `None`: the session is on this node
+/// Starts to claim a session for its principal, after whose last revocation it was opened, or joins the claim in progress. `None`: the session is on this node
 /// by now.
 pub(super) fn begin_claim(
     node: &Arc<Node>,
-    principal: &Principal,
+    (principal, revoked_ms): (&Principal, u64),
     session: &SessionId,
     record: Record,
     cause: Cause,
@@ -46,7 +46,7 @@ pub(super) fn begin_claim(
     let (node, principal, session) = (Arc::clone(node), principal.clone(), session.clone());
     // The claim runs in a task of its own, so that it is completed if its caller is dropped.
     tokio::spawn(async move {
-        let claim = take_over(&node, &session, principal, &record, cause);
+        let claim = take_over(&node, &session, (principal, revoked_ms), &record, cause);
         let outcome = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
             metrics::count_failed_takeover(Failure::NotNow);
             Err(Refusal::Unavailable)
@@ -60,7 +60,7 @@ pub(super) fn begin_claim(
 async fn take_over(
     node: &Arc<Node>,
     session: &SessionId,
-    principal: Principal,
+    (principal, revoked_ms): (Principal, u64),
     record: &Record,
     cause: Cause,
 ) -> ClaimOutcome {
@@ -89,8 +89,15 @@ async fn take_over(
     let (claimed, acquired) = claim(node, session, record).await?;
     let token = claimed.record.owner.token;
     let tenant = Arc::clone(&claimed.record.tenant);
-    let claim =
-        ClaimedSession { session: session.clone(), principal, revision, claimed, acquired, slot };
+    let claim = ClaimedSession {
+        session: session.clone(),
+        principal,
+        revoked_ms,
+        revision,
+        claimed,
+        acquired,
+        slot,
+    };
     let (sender, restored) = oneshot::channel();
     let restoring = Arc::clone(node);
     let is_begun = node.arbiters.spawn(move || {

@@ -66,18 +66,23 @@ pub(crate) async fn find_session(
             Some(waiter) => waiter,
             None => match locate(node, session, fresh).await? {
                 Located::At(peer) => return Ok(Found::At(peer)),
-                Located::Ended(record) if is_theirs(identity, &record) => return Ok(Found::Ended),
+                Located::Ended(record) if theirs(node, identity, &record).is_some() => {
+                    return Ok(Found::Ended);
+                }
                 Located::Unknown => return Ok(Found::Ended),
                 Located::Ended(_) => return Err(Refusal::UnknownSession),
                 Located::Ownerless(record, cause) => {
                     // A duplex session ended with its connection; only its tombstone is missing.
-                    if !is_theirs(identity, &record) || record.initialize.is_empty() {
+                    let Some(revoked_ms) =
+                        theirs(node, identity, &record).filter(|_| !record.initialize.is_empty())
+                    else {
                         return Err(Refusal::UnknownSession);
-                    }
+                    };
                     if claimant(node, session, cause) == Claimant::Another {
                         return Ok(Found::Ownerless);
                     }
-                    match begin_claim(node, identity.principal, session, *record, cause)? {
+                    let claimant = (identity.principal, revoked_ms);
+                    match begin_claim(node, claimant, session, *record, cause)? {
                         Some(waiter) => waiter,
                         None => continue,
                     }
@@ -153,6 +158,11 @@ async fn locate(node: &Node, session: &SessionId, fresh: bool) -> Result<Located
     }
 }
 
-fn is_theirs(identity: Identity<'_>, record: &Record) -> bool {
-    *record.tenant == *identity.tenant && record.principal.0 == identity.principal.digest()
+/// Whether a record is the caller's: then its principal's last revocation, which the session came after.
+/// A session from before that is an unknown one.
+fn theirs(node: &Node, identity: Identity<'_>, record: &Record) -> Option<u64> {
+    let Identity { tenant, principal } = identity;
+    let revoked_ms = node.context.revoked_ms(tenant, principal);
+    let is_theirs = || node.context.digests.is_of(record.principal, principal, revoked_ms);
+    (*record.tenant == *tenant && is_theirs()).then_some(revoked_ms)
 }

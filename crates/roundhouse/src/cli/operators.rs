@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::help;
+use super::{Revoke, help};
 
 /// Said at the end of the help of each command that asks a node.
-fn operator_help(examples: &str) -> String {
+pub(super) fn operator_help(examples: &str) -> String {
     format!(
         "Examples:\n{examples}\nThe exit code is 0 if the node did what was asked, 1 if not, and 2 if the \
          command line is wrong.\nThe variable ROUNDHOUSE_ADMIN_TOKEN may hold the token instead of a file."
@@ -48,6 +48,9 @@ pub enum OperatorCommand {
     Undrain(Operator),
     /// End a session, at whichever node it is. Its running calls are cancelled.
     EndSession(EndSession),
+    /// Revoke a client of a tenant: its sessions end at all nodes, and its keys and older tokens do
+    /// not count any more.
+    Revoke(Revoke),
 }
 
 /// `roundhouse sessions`.

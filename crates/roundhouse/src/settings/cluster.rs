@@ -20,6 +20,8 @@ pub struct ClusterSettings {
     pub tls: TlsSettings,
     /// A file that holds `secret` instead.
     pub secret_file: PathBuf,
+    /// A file that holds `former_secret` instead.
+    pub former_secret_file: PathBuf,
     /// The other settings. The certificates of mutual TLS are read from the files above.
     #[serde(flatten)]
     pub peers: cluster::Settings,
@@ -38,6 +40,9 @@ impl ClusterSettings {
             let secret = problems.ok_or_add(secret);
             has_files &= secret.is_some();
             settings.secret = secret.unwrap_or(written).0;
+            let former = Secret(settings.former_secret);
+            let read = files::secret("cluster.former_secret", &former, &self.former_secret_file);
+            settings.former_secret = problems.ok_or_add(read).unwrap_or(former).0;
             if !self.tls.is_empty() {
                 let pem = problems.ok_or_add(self.tls.read("cluster.tls"));
                 has_files &= pem.is_some();

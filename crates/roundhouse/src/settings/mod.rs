@@ -215,12 +215,13 @@ impl Settings {
     }
 
     /// The keys outside of `tenants` whose values are not serialised, and these values.
-    fn secrets(&self) -> [(&'static str, &str); 4] {
+    fn secrets(&self) -> [(&'static str, &str); 5] {
         [
             ("store.url", &self.store.url.0),
             ("store.password", &self.store.password.0),
             ("store.sentinel_password", &self.store.sentinel_password.0),
             ("cluster.secret", &self.cluster.peers.secret),
+            ("cluster.former_secret", &self.cluster.peers.former_secret),
         ]
     }
 
@@ -270,13 +271,20 @@ mod tests {
         settings.store.password = secret.into();
         settings.store.sentinel_password = secret.into();
         settings.cluster.peers.secret = secret.into();
+        settings.cluster.peers.former_secret = secret.into();
         settings
     }
 
     #[test]
     fn a_changed_secret_is_named_and_not_shown() {
         let changed = with_secrets("hunter2").keys_changed_in(&with_secrets("hunter3"));
-        let keys = ["cluster.secret", "store.password", "store.sentinel_password", "store.url"];
+        let keys = [
+            "cluster.former_secret",
+            "cluster.secret",
+            "store.password",
+            "store.sentinel_password",
+            "store.url",
+        ];
         assert_eq!(changed, keys);
         assert!(with_secrets("hunter2").keys_changed_in(&with_secrets("hunter2")).is_empty());
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};
+use crate::{Error, Incarnation, Lease, Marking, Presence};
 
 /// The leases and dead marks of incarnations. Bounded by the number of nodes that renew: each
 /// renewal removes the expired entries.
@@ -20,11 +20,12 @@ struct LeaseEntry {
 }
 
 impl Leases {
+    /// Returns whether the lease was there.
     pub(super) fn renew(
         &mut self,
         lease: Lease,
         (now, expires): (u64, u64),
-    ) -> Result<Renewed, Error> {
+    ) -> Result<bool, Error> {
         self.0.retain(|_, entry| entry.expires > now);
         let held = self.0.get(&lease.incarnation);
         let begun = match held.map(|entry| (&entry.presence, entry.begun)) {
@@ -34,7 +35,7 @@ impl Leases {
             }
             Some((Presence::Dead { by }, _)) => return Err(Error::MarkedDead { by: *by }),
             Some((Presence::Live(held), begun)) if held.renewal == lease.renewal => {
-                return Ok(Renewed { was_there: begun <= lease.acknowledged });
+                return Ok(begun <= lease.acknowledged);
             }
             Some((Presence::Live(_), begun)) => begun,
             Some((Presence::Gone, _)) | None => lease.renewal,
@@ -44,7 +45,7 @@ impl Leases {
         // The acknowledged number is only for the store: other nodes do not read it.
         let presence = Presence::Live(Lease { acknowledged: 0, ..lease });
         self.0.insert(incarnation, LeaseEntry { presence, begun, expires });
-        Ok(Renewed { was_there })
+        Ok(was_there)
     }
 
     pub(super) fn leave(&mut self, incarnation: Incarnation, (now, expires): (u64, u64)) {

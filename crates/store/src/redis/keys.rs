@@ -38,6 +38,11 @@ impl Keys {
         format!("{}:{{nodes}}", self.prefix)
     }
 
+    /// The key of the revocations.
+    pub(super) fn revocations(&self) -> String {
+        format!("{}:{{nodes}}:revocations", self.prefix)
+    }
+
     /// The key of one incarnation's lease or dead mark.
     pub(super) fn node(&self, incarnation: Incarnation) -> String {
         format!("{}:{{nodes}}:{incarnation}", self.prefix)
@@ -94,6 +99,7 @@ mod tests {
         let keys = Keys::new("rh");
         assert_eq!(keys.session(&id("abc-1")), ["rh:{abc-1}", "rh:{abc-1}:log"]);
         assert_eq!(keys.nodes(), "rh:{nodes}");
+        assert_eq!(keys.revocations(), "rh:{nodes}:revocations");
         assert_eq!(keys.node(Incarnation(255)), "rh:{nodes}:00000000000000ff");
     }
 

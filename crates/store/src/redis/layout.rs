@@ -179,14 +179,14 @@ pub(super) fn decode_presence(incarnation: Incarnation, bytes: &[u8]) -> Option<
     rest.0.is_empty().then_some(presence)
 }
 
-fn put_text(bytes: &mut Vec<u8>, text: &str) -> Option<()> {
+pub(super) fn put_text(bytes: &mut Vec<u8>, text: &str) -> Option<()> {
     bytes.extend(u16::try_from(text.len()).ok()?.to_be_bytes());
     bytes.extend(text.as_bytes());
     Some(())
 }
 
 /// The bytes that are not decoded yet.
-struct Rest<'b>(&'b [u8]);
+pub(super) struct Rest<'b>(pub(super) &'b [u8]);
 
 impl<'b> Rest<'b> {
     fn take(&mut self, length: usize) -> Option<&'b [u8]> {
@@ -195,17 +195,17 @@ impl<'b> Rest<'b> {
         Some(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Option<&'b [u8; N]> {
+    pub(super) fn array<const N: usize>(&mut self) -> Option<&'b [u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn byte(&mut self) -> Option<u8> {
+    pub(super) fn byte(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| *byte)
     }
 
-    fn number(&mut self) -> Option<u64> {
+    pub(super) fn number(&mut self) -> Option<u64> {
         self.array().map(|bytes| u64::from_be_bytes(*bytes))
     }
 
@@ -217,7 +217,7 @@ impl<'b> Rest<'b> {
         Some(Token { counter: self.number()?, random: self.number()? })
     }
 
-    fn text(&mut self) -> Option<&'b str> {
+    pub(super) fn text(&mut self) -> Option<&'b str> {
         let length = u16::from_be_bytes(*self.array()?);
         std::str::from_utf8(self.take(length.into())?).ok()
     }

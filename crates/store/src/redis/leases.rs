@@ -8,7 +8,7 @@ use redis::Value;
 use super::answer::{bytes, script_result, text, unavailable, undecodable};
 use super::client::RedisCommand;
 use super::script::ScriptName;
-use super::{Redis, layout, millis};
+use super::{Redis, layout, millis, revocations};
 use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};
 
 /// How often a dead mark is attempted again because other nodes joined during the attempt.
@@ -19,7 +19,7 @@ const NODES_MAX: usize = 4_096;
 
 impl Redis {
     pub(super) async fn renew_lease(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
-        let keys = [self.keys.node(lease.incarnation), self.keys.nodes()];
+        let keys = [self.keys.node(lease.incarnation), self.keys.nodes(), self.keys.revocations()];
         let text = layout::encode_lease(&lease);
         let command = RedisCommand::script(ScriptName::Renew, &keys)
             .arg(&text.ok_or_else(|| unavailable("the lease is too long for redis"))?)
@@ -32,7 +32,10 @@ impl Redis {
             ));
         }
         let words = script_result(answer)?;
-        Ok(Renewed { was_there: matches!(words.first(), Some(Value::Int(1))) })
+        let was_there = matches!(words.first(), Some(Value::Int(1)));
+        let generation = words.get(1).and_then(revocations::generation);
+        let revocations = generation.ok_or_else(undecodable)?;
+        Ok(Renewed { was_there, revocations })
     }
 
     pub(super) async fn end_lease(

@@ -21,11 +21,12 @@ pub(super) enum ScriptName {
     Renew,
     Leave,
     Mark,
+    Revoke,
 }
 
 /// Every script. The scripts about a session begin with common functions. The append script
 /// begins with a fast path for the ordinary case.
-static SCRIPTS: LazyLock<[Script; 12]> = LazyLock::new(|| {
+static SCRIPTS: LazyLock<[Script; 13]> = LazyLock::new(|| {
     let alone = |name, text: &str| Script::new(name, text.to_owned());
     let head = include_str!("scripts/head.lua");
     let session = |name, text| Script::new(name, format!("{head}{text}"));
@@ -45,6 +46,7 @@ static SCRIPTS: LazyLock<[Script; 12]> = LazyLock::new(|| {
         alone(ScriptName::Renew, include_str!("scripts/renew.lua")),
         alone(ScriptName::Leave, include_str!("scripts/leave.lua")),
         alone(ScriptName::Mark, include_str!("scripts/mark.lua")),
+        alone(ScriptName::Revoke, include_str!("scripts/revoke.lua")),
     ]
 });
 
@@ -73,6 +75,7 @@ impl From<ScriptName> for Operation {
             ScriptName::Renew => Self::Renew,
             ScriptName::Leave => Self::Leave,
             ScriptName::Mark => Self::MarkDead,
+            ScriptName::Revoke => Self::Revoke,
         }
     }
 }

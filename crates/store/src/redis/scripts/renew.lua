@@ -1,4 +1,4 @@
--- KEYS: the incarnation's lease, the set of nodes. ARGV: the lease, the time to live, the
+-- KEYS: the incarnation's lease, the set of nodes, the revocations. ARGV: the lease, the time to live, the
 -- incarnation.
 -- The lease begins with its kind, the number of the renewal, and the newest renewal whose answer
 -- the node has. What is kept of it has, instead of that, the renewal that found no lease.
@@ -14,7 +14,9 @@ if held and is_before(number, held:sub(2, 9)) then return {10} end
 -- A lease that was gone stays known as such until its node was told: the answer may be lost.
 local begun = held and held:sub(10, 17) or number
 local was_there = is_before(acknowledged, begun) and 0 or 1
-if held and number == held:sub(2, 9) then return {0, was_there} end
+-- What the node must know before it acts.
+local revocations = redis.call('GETRANGE', KEYS[3], 0, 15)
+if held and number == held:sub(2, 9) then return {0, was_there, revocations} end
 local time = redis.call('TIME')
 local now, ttl = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[2])
 -- The first write is one that Redis allows when its memory is full, and so all are:
@@ -24,4 +26,4 @@ local lease = ARGV[1]:sub(1, 9) .. begun .. ARGV[1]:sub(18)
 redis.call('SET', KEYS[1], lease, 'PX', ttl)
 redis.call('ZADD', KEYS[2], now + ttl, ARGV[3])
 redis.call('PEXPIRE', KEYS[2], math.max(ttl, redis.call('PTTL', KEYS[2])))
-return {0, was_there}
+return {0, was_there, revocations}

@@ -1,0 +1,324 @@
+//! Clients whose credentials were withdrawn, as each node and the store keep them.
+//!
+//! A client has two times: when it was revoked last, and when that was taken back last. Two lists are
+//! merged by the later time of each. So a change may arrive twice, late, or by several ways, and a store
+//! that lost one gets it from any node that has it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// How long a revocation counts, in milliseconds: 31 days, longer than any token that is accepted lives.
+pub const REVOCATION_MS: u64 = 31 * 24 * 3_600 * 1_000;
+
+/// Most revocations that operators may make, of all tenants.
+pub const REVOCATIONS_MAX: usize = 10_000;
+
+/// Most revocations that operators may make of one tenant.
+pub const TENANT_REVOCATIONS_MAX: usize = 1_000;
+
+/// Most revocations of a list. Nodes that could not see each other may have made more together than one
+/// may. At this bound the one that ends first is dropped.
+const KEPT_MAX: usize = 2 * REVOCATIONS_MAX;
+
+/// Most bytes of a client's name.
+pub const REVOKED_NAME_BYTES_MAX: usize = 4 << 10;
+
+/// The version of the revocations in a store: another one with each change, compared for equality only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RevocationGeneration(pub [u8; 16]);
+
+impl RevocationGeneration {
+    /// The generation of a store without any revocation.
+    pub const NONE: Self = Self([0; 16]);
+
+    /// The next generation. The random number tells it from one that a failover lost.
+    pub fn next(self, random: u64) -> Self {
+        let (mut bytes, mut counter) = ([0; 16], [0; 8]);
+        counter.copy_from_slice(&self.0[..8]);
+        let counter = u64::from_be_bytes(counter).saturating_add(1);
+        bytes[..8].copy_from_slice(&counter.to_be_bytes());
+        bytes[8..].copy_from_slice(&random.to_be_bytes());
+        Self(bytes)
+    }
+}
+
+/// When a client was revoked, and when that was taken back; in milliseconds since 1970, 0: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RevocationTimes {
+    /// When it was revoked last.
+    pub revoked_ms: u64,
+    /// When that was taken back last.
+    pub lifted_ms: u64,
+}
+
+impl RevocationTimes {
+    /// A revocation at this time, of a client with these times.
+    pub fn revoked(self, now_ms: u64) -> Self {
+        // Another node's clock may be ahead.
+        Self { revoked_ms: now_ms.max(self.revoked_ms).max(self.lifted_ms), ..self }
+    }
+
+    /// A revocation that is taken back at this time, of a client with these times.
+    pub fn lifted(self, now_ms: u64) -> Self {
+        Self {
+            lifted_ms: now_ms.max(self.lifted_ms).max(self.revoked_ms.saturating_add(1)),
+            ..self
+        }
+    }
+
+    /// Is it taken back?
+    pub fn is_lifted(self) -> bool {
+        self.lifted_ms > self.revoked_ms
+    }
+
+    /// Does it refuse a token that was issued at this time, by a clock that may differ by so much? The
+    /// age of a token without a time is not known.
+    pub fn refuses_token(self, issued_ms: Option<u64>, skew_ms: u64) -> bool {
+        let until = self.revoked_ms.saturating_add(skew_ms);
+        !self.is_lifted() && issued_ms.is_none_or(|issued| issued <= until)
+    }
+
+    /// Does it refuse a key? Keys have no age.
+    pub fn refuses_key(self) -> bool {
+        !self.is_lifted()
+    }
+
+    /// When it does not count any more.
+    pub fn ends_ms(self) -> u64 {
+        self.revoked_ms.max(self.lifted_ms).saturating_add(REVOCATION_MS)
+    }
+
+    fn merged(self, other: Self) -> Self {
+        Self {
+            revoked_ms: self.revoked_ms.max(other.revoked_ms),
+            lifted_ms: self.lifted_ms.max(other.lifted_ms),
+        }
+    }
+}
+
+/// A client of a tenant, and when it was revoked.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Revocation {
+    /// The tenant.
+    pub tenant: Arc<str>,
+    /// The name of the client's principal. Must not be logged.
+    pub principal: Arc<str>,
+    /// When.
+    pub times: RevocationTimes,
+}
+
+impl fmt::Debug for Revocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Revocation").field("tenant", &self.tenant).finish_non_exhaustive()
+    }
+}
+
+/// Revocations, at most one of each client. Bounded: see [`REVOCATIONS_MAX`].
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct RevocationList {
+    by_tenant: HashMap<Arc<str>, HashMap<Arc<str>, RevocationTimes>>,
+    count: usize,
+}
+
+impl fmt::Debug for RevocationList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RevocationList").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl RevocationList {
+    /// Adds a revocation. Returns whether the list has changed.
+    pub fn merge(&mut self, revocation: &Revocation) -> bool {
+        let Revocation { tenant, principal, times } = revocation;
+        if principal.len() > REVOKED_NAME_BYTES_MAX {
+            return false;
+        }
+        let held = self.times(tenant, principal);
+        let merged = held.unwrap_or_default().merged(*times);
+        if held == Some(merged) {
+            return false;
+        }
+        if held.is_none() {
+            if self.count >= KEPT_MAX {
+                self.remove_first_to_end();
+            }
+            self.count += 1;
+        }
+        let of_tenant = self.by_tenant.entry(Arc::clone(tenant)).or_default();
+        of_tenant.insert(Arc::clone(principal), merged);
+        true
+    }
+
+    /// Adds revocations. Returns whether the list has changed.
+    pub fn merge_all(&mut self, revocations: &[Revocation]) -> bool {
+        revocations.iter().filter(|one| self.merge(one)).count() > 0
+    }
+
+    /// The times of this client of the tenant, if it has any.
+    pub fn times(&self, tenant: &str, principal: &str) -> Option<RevocationTimes> {
+        self.by_tenant.get(tenant)?.get(principal).copied()
+    }
+
+    /// When this client was revoked last; 0: never. Sessions of a client belong to the time since.
+    pub fn revoked_ms(&self, tenant: &str, principal: &str) -> u64 {
+        self.times(tenant, principal).map_or(0, |times| times.revoked_ms)
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The number of revocations.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The number of revocations of a tenant.
+    pub fn count_of(&self, tenant: &str) -> usize {
+        self.by_tenant.get(tenant).map_or(0, HashMap::len)
+    }
+
+    /// All revocations, in the order of their tenants and clients.
+    pub fn all(&self) -> Vec<Revocation> {
+        let mut all: Vec<_> = self.iter().collect();
+        all.sort_by(|one, other| {
+            (&one.tenant, &one.principal).cmp(&(&other.tenant, &other.principal))
+        });
+        all
+    }
+
+    /// The revocations that another list does not have, or not as new.
+    pub fn news_for(&self, other: &Self) -> Vec<Revocation> {
+        let is_news = |one: &Revocation| {
+            let held = other.times(&one.tenant, &one.principal);
+            held.is_none_or(|held| held.merged(one.times) != held)
+        };
+        self.iter().filter(is_news).collect()
+    }
+
+    /// Removes those that have ended. Returns whether there were any.
+    pub fn remove_ended(&mut self, now_ms: u64) -> bool {
+        let before = self.count;
+        self.by_tenant.retain(|_, of_tenant| {
+            of_tenant.retain(|_, times| times.ends_ms() > now_ms);
+            !of_tenant.is_empty()
+        });
+        self.count = self.by_tenant.values().map(HashMap::len).sum();
+        self.count < before
+    }
+
+    /// A number that two equal lists have in common, and two others hardly ever. Programs of two versions
+    /// may differ in it; then one sends the other its list in vain.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for Revocation { tenant, principal, times } in self.all() {
+            (tenant, principal, times).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Revocation> {
+        self.by_tenant.iter().flat_map(|(tenant, of_tenant)| {
+            of_tenant.iter().map(|(principal, times)| Revocation {
+                tenant: Arc::clone(tenant),
+                principal: Arc::clone(principal),
+                times: *times,
+            })
+        })
+    }
+
+    fn remove_first_to_end(&mut self) {
+        let Some(first) = self.iter().min_by_key(|one| one.times.ends_ms()) else { return };
+        if let Some(of_tenant) = self.by_tenant.get_mut(&first.tenant) {
+            of_tenant.remove(&first.principal);
+            self.count -= 1;
+            if of_tenant.is_empty() {
+                self.by_tenant.remove(&first.tenant);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn revocation(principal: &str, revoked_ms: u64, lifted_ms: u64) -> Revocation {
+        let times = RevocationTimes { revoked_ms, lifted_ms };
+        Revocation { tenant: "acme".into(), principal: principal.into(), times }
+    }
+
+    fn list(all: &[Revocation]) -> RevocationList {
+        let mut list = RevocationList::default();
+        all.iter().for_each(|one| {
+            list.merge(one);
+        });
+        list
+    }
+
+    #[test]
+    fn a_token_counts_if_it_was_issued_after_the_revocation_by_any_clock() {
+        let times = RevocationTimes::default().revoked(10_000);
+        for issued in [None, Some(0), Some(9_000), Some(10_000), Some(10_500)] {
+            assert!(times.refuses_token(issued, 500), "{issued:?}");
+        }
+        assert!(!times.refuses_token(Some(10_501), 500) && times.refuses_key());
+        let lifted = times.lifted(11_000);
+        assert!(!lifted.refuses_token(None, 500) && !lifted.refuses_key());
+        assert!(lifted.revoked(12_000).refuses_key());
+    }
+
+    #[test]
+    fn the_clock_of_another_node_undoes_no_command() {
+        let times = RevocationTimes::default().revoked(10_000);
+        assert!(times.lifted(5).is_lifted());
+        assert!(!times.lifted(20_000).revoked(5).is_lifted());
+    }
+
+    #[test]
+    fn a_list_keeps_at_most_twice_what_may_be_made_and_drops_what_ends_first() {
+        let mut list = RevocationList::default();
+        for number in 0..=KEPT_MAX as u64 {
+            list.merge(&revocation(&number.to_string(), number + 1, 0));
+        }
+        assert_eq!((list.count(), list.all().len()), (KEPT_MAX, KEPT_MAX));
+        assert!(list.times("acme", "0").is_none() && list.times("acme", "1").is_some());
+    }
+
+    #[test]
+    fn what_has_ended_is_removed() {
+        let mut list = list(&[revocation("ada", 5, 0), revocation("bob", 5, 7)]);
+        assert!(!list.remove_ended(5 + REVOCATION_MS - 1));
+        assert!(list.remove_ended(5 + REVOCATION_MS));
+        assert_eq!((list.count(), list.revoked_ms("acme", "bob")), (1, 5));
+        assert!(list.remove_ended(7 + REVOCATION_MS) && list.is_empty());
+    }
+
+    fn any_revocation() -> impl Strategy<Value = Revocation> {
+        ("[ab]", 0..4_u64, 0..4_u64)
+            .prop_map(|(principal, revoked, lifted)| revocation(&principal, revoked, lifted))
+    }
+
+    proptest! {
+        #[test]
+        fn lists_agree_whatever_the_order_in_which_they_are_merged(
+            one in prop::collection::vec(any_revocation(), 0..6),
+            other in prop::collection::vec(any_revocation(), 0..6),
+        ) {
+            let mut there = list(&one);
+            other.iter().for_each(|revocation| { there.merge(revocation); });
+            let mut here = list(&other);
+            let news = list(&one).news_for(&here);
+            news.iter().for_each(|revocation| { here.merge(revocation); });
+            prop_assert_eq!(&here, &there);
+            prop_assert_eq!(here.fingerprint(), there.fingerprint());
+            prop_assert!(here.news_for(&there).is_empty());
+        }
+    }
+}
