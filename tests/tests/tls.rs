@@ -380,7 +380,7 @@ async fn a_silent_client_loses_its_connection_as_one_with_a_slow_head_does() -> 
 /// hundreds of them.
 #[tokio::test]
 async fn a_flood_of_handshakes_does_not_keep_a_client_from_its_calls() -> Result<()> {
-    const FLOOD: usize = 400;
+    const FLOOD: usize = 800;
     let certified = Certified::new()?;
     let node = Node::start(&certified.setup().with("front.workers", 1))?;
     let tunnel = certified.tunnel(&[&node]).await?;
@@ -412,7 +412,8 @@ async fn a_flood_of_handshakes_does_not_keep_a_client_from_its_calls() -> Result
         answered = answered => answered?,
         failed = calling => return failed,
     }
-    ensure!(calls > FLOOD / 20, "{calls} calls during {FLOOD} handshakes");
+    // Without permits there is one, or none. On a busy machine this client gets less time than the node.
+    ensure!(calls > 5, "{calls} calls during {FLOOD} handshakes");
     Ok(())
 }
 
