@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tests::mcp::Client;
 use tests::recorded::{Recorded, pinged};
+use tests::sse::Events;
 use tests::{Node, Setup, tools};
 use tokio::time::sleep;
 
@@ -378,6 +379,60 @@ async fn over_a_unix_socket_the_user_of_the_node_needs_no_token() -> Result<()> 
     let environment = String::from_utf8_lossy(&environment);
     ensure!(!environment.contains(TOKEN), "the token stays in the environment of the node");
     Ok(())
+}
+
+#[tokio::test]
+async fn streams_and_principals_are_listed_and_a_connection_of_2024_ends_with_its_session()
+-> Result<()> {
+    let token = token_file(TOKEN)?;
+    let node = Node::start(
+        &Setup::config(DEMO.replace("auth = 'open'", "auth = 'keys'"))
+            .with("admin.token_file", token.path().display()),
+    )?;
+    let file = node.config_file().display().to_string();
+    let mut keys = Vec::new();
+    for name in ["ada", "bob"] {
+        let output = run(&["key", "demo", name, "--into", &file], None).await?;
+        keys.push(String::from_utf8(output.stdout)?.trim().to_owned());
+    }
+    let until = Instant::now() + PATIENCE;
+    let opened = loop {
+        match Client::new(node.demo(), NEWEST).with_key(&keys[1]).opened(json!({})).await {
+            Ok(client) => break client,
+            Err(error) => ensure!(Instant::now() < until, "{error}"),
+        }
+        sleep(Duration::from_millis(100)).await;
+    };
+    let of_ada = Client::new(node.demo(), NEWEST).with_key(&keys[0]).opened(json!({})).await?;
+    let _stream = of_ada.listen().await?;
+    let old = Client::new(format!("{}/demo/sse", node.base), "2024-11-05").with_key(&keys[0]);
+    let mut events = Events::of(old.get(None).await?)?;
+    let endpoint = events.next().await?.context("no endpoint")?.data.context("no data")?;
+
+    let tenants = json_of(&node, &["tenants"]).await?;
+    ensure!(tenants["tenants"][0]["keys"] == 2 && tenants["tenants"][0]["auth"] == json!(["keys"]));
+    let sessions = json_of(&node, &["sessions"]).await?;
+    ensure!(list(&sessions, "sessions")?.len() == 3, "{sessions}");
+    let of = |has: &dyn Fn(&Value) -> bool| {
+        let found = list(&sessions, "sessions")?.iter().find(|session| has(session));
+        found.with_context(|| format!("no such session: {sessions}"))
+    };
+    let duplex = of(&|session| session["revision"].is_null())?;
+    let streaming = of(&|session| session["revision"] == NEWEST && session["streams"] == 1)?;
+    let idle = of(&|session| session["streams"] == 0)?;
+    ensure!(duplex["principal"] == streaming["principal"], "{sessions}");
+    ensure!(idle["principal"].is_string() && idle["principal"] != streaming["principal"]);
+    ensure!(!sessions.to_string().contains("ada"), "{sessions}");
+
+    let id = duplex["id"].as_str().context("no id")?;
+    json_of(&node, &["end-session", id, "--tenant", "demo"]).await?;
+    events.rest().await?;
+    let mut poster = Client::new(format!("{}{endpoint}", node.base), "2024-11-05");
+    poster.key = Some(keys[0].clone());
+    let refused = poster.send(poster.message("ping", json!({}))).await?;
+    ensure!(refused.status() == 404, "{}", refused.status());
+    opened.is_well().await?;
+    of_ada.is_well().await
 }
 
 /// A server whose calls do not end. It writes what it sees to a file.
