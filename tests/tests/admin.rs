@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use reqwest::Method;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tests::mcp::Client;
-use tests::recorded::{Recorded, pinged};
+use tests::recorded::pinged;
+use tests::sse::Events;
 use tests::{Node, Setup, tools};
 use tokio::time::sleep;
+
+#[path = "admin/cluster.rs"]
+mod cluster;
 
 const NEWEST: &str = "2025-11-25";
 
@@ -380,6 +383,60 @@ async fn over_a_unix_socket_the_user_of_the_node_needs_no_token() -> Result<()> 
     Ok(())
 }
 
+#[tokio::test]
+async fn streams_and_principals_are_listed_and_a_connection_of_2024_ends_with_its_session()
+-> Result<()> {
+    let token = token_file(TOKEN)?;
+    let node = Node::start(
+        &Setup::config(DEMO.replace("auth = 'open'", "auth = 'keys'"))
+            .with("admin.token_file", token.path().display()),
+    )?;
+    let file = node.config_file().display().to_string();
+    let mut keys = Vec::new();
+    for name in ["ada", "bob"] {
+        let output = run(&["key", "demo", name, "--into", &file], None).await?;
+        keys.push(String::from_utf8(output.stdout)?.trim().to_owned());
+    }
+    let until = Instant::now() + PATIENCE;
+    let opened = loop {
+        match Client::new(node.demo(), NEWEST).with_key(&keys[1]).opened(json!({})).await {
+            Ok(client) => break client,
+            Err(error) => ensure!(Instant::now() < until, "{error}"),
+        }
+        sleep(Duration::from_millis(100)).await;
+    };
+    let of_ada = Client::new(node.demo(), NEWEST).with_key(&keys[0]).opened(json!({})).await?;
+    let _stream = of_ada.listen().await?;
+    let old = Client::new(format!("{}/demo/sse", node.base), "2024-11-05").with_key(&keys[0]);
+    let mut events = Events::of(old.get(None).await?)?;
+    let endpoint = events.next().await?.context("no endpoint")?.data.context("no data")?;
+
+    let tenants = json_of(&node, &["tenants"]).await?;
+    ensure!(tenants["tenants"][0]["keys"] == 2 && tenants["tenants"][0]["auth"] == json!(["keys"]));
+    let sessions = json_of(&node, &["sessions"]).await?;
+    ensure!(list(&sessions, "sessions")?.len() == 3, "{sessions}");
+    let of = |has: &dyn Fn(&Value) -> bool| {
+        let found = list(&sessions, "sessions")?.iter().find(|session| has(session));
+        found.with_context(|| format!("no such session: {sessions}"))
+    };
+    let duplex = of(&|session| session["revision"].is_null())?;
+    let streaming = of(&|session| session["revision"] == NEWEST && session["streams"] == 1)?;
+    let idle = of(&|session| session["streams"] == 0)?;
+    ensure!(duplex["principal"] == streaming["principal"], "{sessions}");
+    ensure!(idle["principal"].is_string() && idle["principal"] != streaming["principal"]);
+    ensure!(!sessions.to_string().contains("ada"), "{sessions}");
+
+    let id = duplex["id"].as_str().context("no id")?;
+    json_of(&node, &["end-session", id, "--tenant", "demo"]).await?;
+    events.rest().await?;
+    let mut poster = Client::new(format!("{}{endpoint}", node.base), "2024-11-05");
+    poster.key = Some(keys[0].clone());
+    let refused = poster.send(poster.message("ping", json!({}))).await?;
+    ensure!(refused.status() == 404, "{}", refused.status());
+    opened.is_well().await?;
+    of_ada.is_well().await
+}
+
 /// A server whose calls do not end. It writes what it sees to a file.
 fn endless(file: &str) -> String {
     let server = format!(
@@ -431,142 +488,5 @@ async fn a_running_call_of_an_ended_session_ends_at_the_server_and_at_the_client
         ensure!(Instant::now() < until, "the server goes on:\n{}", node.output());
         sleep(Duration::from_millis(20)).await;
     }
-    Ok(())
-}
-
-/// Three nodes that share a Redis.
-async fn three(token: &NamedTempFile) -> Result<Recorded> {
-    let setup = |name: &str| {
-        Setup::demo().with("cluster.name", name).with("admin.token_file", token.path().display())
-    };
-    Recorded::start(["one", "two", "three"].map(setup)).await
-}
-
-#[tokio::test]
-async fn a_node_lists_and_ends_the_sessions_of_all_nodes() -> Result<()> {
-    let token = token_file(TOKEN)?;
-    let cluster = three(&token).await?;
-    let mut clients = Vec::new();
-    for node in 0..3 {
-        clients.push(cluster.open(node, NEWEST).await?);
-    }
-    let any = cluster.node(0)?;
-    let nodes = json_of(any, &["nodes"]).await?;
-    let names = list(&nodes, "nodes")?.iter().map(|node| node["name"].as_str().unwrap_or_default());
-    ensure!(names.collect::<Vec<_>>() == ["one", "three", "two"], "{nodes}");
-    for node in list(&nodes, "nodes")? {
-        ensure!(node["ready"] == true && node["version"].is_string(), "{node}");
-        ensure!(node["self"] == (node["name"] == "one"), "{node}");
-        ensure!(node["linked"].as_array().is_some_and(|linked| linked.len() == 2), "{node}");
-    }
-
-    // Each page has another session, and all of them are those of one long page.
-    let all = json_of(any, &["sessions"]).await?;
-    let ids = |page: &Value| -> Result<Vec<String>> {
-        let ids = list(page, "sessions")?.iter().filter_map(|session| session["id"].as_str());
-        Ok(ids.map(str::to_owned).collect())
-    };
-    let all_ids = ids(&all)?;
-    ensure!(all_ids.len() == 3 && all_ids.is_sorted() && all["next"].is_null(), "{all}");
-    let mut paged = Vec::new();
-    let mut page = json_of(any, &["sessions", "--limit", "1"]).await?;
-    loop {
-        paged.extend(ids(&page)?);
-        let Some(next) = page["next"].as_str().map(str::to_owned) else { break };
-        ensure!(paged.len() < 4, "{paged:?}");
-        page = json_of(any, &["sessions", "--limit", "1", "--after", &next]).await?;
-    }
-    ensure!(paged == all_ids, "{paged:?} {all_ids:?}");
-
-    // From node 0: a session of node 1 by its short id, and one of node 2 by its id.
-    let of_two = list(&all, "sessions")?.iter().find(|session| session["node"] == "two");
-    let id = of_two.and_then(|session| session["id"].as_str()).context("no session at two")?;
-    let ended = json_of(any, &["end-session", id, "--tenant", "demo"]).await?;
-    ensure!(ended["ended"]["node"] == "two", "{ended}");
-    let session = clients[2].session.clone().context("no session")?;
-    let ended = json_of(any, &["end-session", &session]).await?;
-    ensure!(ended["ended"]["node"] == "three", "{ended}");
-    for node in 0..3 {
-        for client in &clients[1..] {
-            ensure!(pinged(client, cluster.node(node)?).await? == 404, "node {node}");
-        }
-        ensure!(pinged(&clients[0], cluster.node(node)?).await? < 300, "node {node}");
-    }
-    let output = cluster.node(0)?.output();
-    ensure!(output.contains(&format!("object=\"{id}\" outcome=\"ended\"")), "{output}");
-    ensure!(!output.contains(&session), "an id is in the log");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_session_that_sleeps_is_ended_by_its_id() -> Result<()> {
-    let token = token_file(TOKEN)?;
-    let setup = || {
-        // A session sleeps when its server does not run.
-        Setup::config(DEMO.replace("auth = 'open'", "auth = 'open'\nidle_stop_secs = 1"))
-            .with("sessions.sleep_after_secs", 1)
-            .with("admin.token_file", token.path().display())
-    };
-    let cluster = Recorded::start([setup(), setup()]).await?;
-    let client = cluster.open(0, NEWEST).await?;
-    let session = client.session.clone().context("no session")?;
-    let until = Instant::now() + PATIENCE;
-    let listed = async || {
-        anyhow::Ok(list(&json_of(cluster.node(0)?, &["sessions"]).await?, "sessions")?.len())
-    };
-    while listed().await? > 0 {
-        ensure!(Instant::now() < until, "the session does not fall asleep");
-        sleep(Duration::from_millis(200)).await;
-    }
-    let other = cluster.node(1)?;
-    let refused = ask(other, &["end-session", &session, "--tenant", "other"], Some(TOKEN)).await?;
-    ensure!(refused.unwrap_err().contains("404"));
-    let ended = json_of(other, &["end-session", &session]).await?;
-    ensure!(ended["ended"]["tenant"] == "demo", "{ended}");
-    for node in [0, 1] {
-        ensure!(pinged(&client, cluster.node(node)?).await? == 404, "node {node}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_node_that_does_not_answer_is_named_and_delays_no_probe() -> Result<()> {
-    let token = token_file(TOKEN)?;
-    let cluster = three(&token).await?;
-    let _client = cluster.open(0, NEWEST).await?;
-    let (any, frozen) = (cluster.node(0)?, cluster.node(2)?);
-    frozen.signal(Signal::STOP)?;
-    let bearer = format!("Bearer {TOKEN}");
-    let asked = (0..24).map(|_| {
-        let (url, bearer) = (format!("{}/v1/sessions", any.admin), bearer.clone());
-        tokio::spawn(async move {
-            let asked = reqwest::Client::new().get(url).header("authorization", bearer);
-            anyhow::Ok(asked.send().await?.status().as_u16())
-        })
-    });
-    let asked: Vec<_> = asked.collect();
-    let mut slowest = Duration::ZERO;
-    for _ in 0..20 {
-        let began = Instant::now();
-        ensure!(request(any, Method::GET, "/healthz", ("accept", "*/*")).await?.0 == 200);
-        slowest = slowest.max(began.elapsed());
-        sleep(Duration::from_millis(20)).await;
-    }
-    for asked in asked {
-        let status = asked.await??;
-        ensure!(status == 200 || status == 503, "{status}");
-    }
-    let sessions = json_of(any, &["sessions"]).await?;
-    ensure!(list(&sessions, "sessions")?.len() == 1, "{sessions}");
-    let gone = json_of(any, &["end-session", "0123456789abcdef", "--tenant", "demo"]).await;
-    frozen.signal(Signal::CONT)?;
-    // Its lease may have ended meanwhile: then it is no node of the cluster.
-    let unasked = list(&sessions, "unasked")?;
-    let is_named = unasked.iter().any(|one| one["node"] == "three");
-    let told = gone.unwrap_err().to_string();
-    ensure!(is_named || told.contains("404"), "{sessions}");
-    ensure!(!is_named || told.contains("three") || told.contains("404"), "{told}");
-    // The answer takes microseconds; the machine is busy with other tests.
-    ensure!(slowest < Duration::from_secs(2), "a probe took {slowest:?}");
     Ok(())
 }

@@ -8,6 +8,7 @@ mod draining;
 mod failovers;
 mod handover;
 mod late_claims;
+mod overview;
 mod peers;
 mod replaced_backends;
 mod results;
