@@ -1,4 +1,4 @@
-//! What clients may do at an endpoint, by scopes; and that they see nothing else of it.
+//! What clients may do at an endpoint, by scopes and claims; and that they see nothing else of it.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use tests::issuers::Issuer;
 use tests::mcp::{Client, final_response};
 use tests::nodes::port;
 use tests::recorded::Recorded;
-use tests::sse::Events;
+use tests::sse::{End, Events};
 use tests::{Node, Setup, check};
 
 const NEWEST: &str = "2025-11-25";
@@ -267,5 +267,103 @@ async fn a_token_that_lacks_a_scope_is_told_which_ones_to_get() -> Result<()> {
     let metadata = format!("{base}/.well-known/oauth-protected-resource/demo/mcp");
     let said: Value = reqwest::get(metadata).await?.json().await?;
     ensure!(said["scopes_supported"] == json!(["mcp", "no-templates", "read", "write"]), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn claims_of_a_token_decide_like_scopes_also_after_a_change_of_the_rules() -> Result<()> {
+    let issuer = Issuer::mock().await?;
+    let listen = format!("127.0.0.1:{}", port()?);
+    let base = format!("http://{listen}");
+    let settings = |group: &str| {
+        format!(
+            "front.public_url = '{base}'
+             [tenants.demo]
+             auth = 'oauth'
+             [tenants.demo.oauth]
+             issuer = '{}'
+             introspection_url = '{}'
+             client_id = 'node'
+             client_secret = 's+ecret'
+             [tenants.demo.permissions.staff]
+             claims = {{ groups = ['{group}'], 'https://acme.example/level' = ['2', '3'] }}
+             tools = ['test_simple_*', 'rh_count']
+             [tenants.demo.permissions.admins]
+             claims = {{ 'realm_access.roles' = ['admin'] }}
+             scopes = ['write']
+             tools = ['*']
+             [tenants.demo.permissions.suspended]
+             claims = {{ suspended = ['true'] }}
+             deny_tools = ['*']
+             [tenants.demo.backends.main]
+             kind = 'native'
+             name = 'everything'
+            ",
+            issuer.url,
+            issuer.introspection_url()
+        )
+    };
+    let setup = Setup::config(settings("staff")).with("node.reload_secs", 1);
+    let node = Node::start(&setup.listen(&listen))?;
+    let claims = |more: Value| {
+        let level = "https://acme.example/level";
+        let mut claims = json!({
+            "sub": "ada", "aud": format!("{base}/demo/mcp"), level: 3, "groups": ["other", "staff"]
+        });
+        for (claim, value) in more.as_object().into_iter().flatten() {
+            claims[claim] = value.clone();
+        }
+        claims
+    };
+    let token = async |more: Value| {
+        opened(&node, &issuer.token(json!({ "kid": "rs", "claims": claims(more) })).await?).await
+    };
+    let staff = token(json!({})).await?;
+    let simple = |client: &Client| client.call("test_simple_text", json!({}));
+    ensure!(staff.ask(simple(&staff)).await?.get("result").is_some());
+    let tools = names(&staff, "tools/list", "tools", "name").await?;
+    ensure!(tools.iter().any(|tool| tool == "rh_count"), "{tools:?}");
+    ensure!(!tools.iter().any(|tool| tool == "test_error_handling"), "{tools:?}");
+    // An issuer that is asked about a token says its claims.
+    let mut says = claims(json!({ "groups": "staff" }));
+    (says["active"], says["exp"]) = (json!(true), json!(4_000_000_000_u64));
+    issuer.introspects("opaque", says).await?;
+    let opaque = opened(&node, "opaque").await?;
+    ensure!(opaque.ask(simple(&opaque)).await?.get("result").is_some());
+    for other in [
+        json!({ "groups": ["other"] }),
+        json!({ "groups": "staff other" }),
+        json!({ "groups": null }),
+        json!({ "https://acme.example/level": 1 }),
+        json!({ "suspended": true }),
+        json!({ "suspended": "true", "scope": "write", "realm_access": { "roles": ["admin"] } }),
+    ] {
+        let client = token(other.clone()).await?;
+        let answer = client.ask(simple(&client)).await?;
+        ensure!(answer["error"]["message"] == "there is no such tool", "{other}: {answer}");
+        let tools = names(&client, "tools/list", "tools", "name").await?;
+        ensure!(tools.is_empty(), "{other}: {tools:?}");
+    }
+    // To ask for another scope helps only a client that has the claim.
+    let failing = |client: &Client| client.call("test_error_handling", json!({}));
+    let answer = staff.ask(failing(&staff)).await?;
+    ensure!(answer["error"]["message"] == "there is no such tool", "{answer}");
+    let admin = token(json!({ "realm_access": { "roles": ["admin"] } })).await?;
+    let refused = admin.send(failing(&admin)).await?;
+    check::status(&refused, 403)?;
+    let challenge = check::header(&refused, "www-authenticate")?;
+    ensure!(challenge.contains("scope=\"write\""), "{challenge}");
+    // Other values count from now on: the token is looked at again, and the stream ends.
+    let arguments = json!({ "n": 600, "interval_ms": 100 });
+    let mut stream =
+        staff.stream(staff.call_with_progress("rh_count", arguments, json!(1))).await?;
+    stream.next().await?.context("no event")?;
+    std::fs::write(node.config_file(), settings("other"))?;
+    while stream.next().await?.is_some() {}
+    ensure!(stream.end == Some(End::Cut), "{:?}", stream.end);
+    ensure!(staff.ask(simple(&staff)).await?.get("result").is_some(), "it has that group as well");
+    let other = token(json!({ "groups": ["staff"] })).await?;
+    let answer = other.ask(simple(&other)).await?;
+    ensure!(answer["error"]["message"] == "there is no such tool", "{answer}");
     Ok(())
 }

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use identity::{Identity, TokenCache, TokenDigest, TokenProblem, Tokens};
 use tenants::{
-    Access, Credentials, KEY_PREFIX, KeyDigest, KeyProblem, Keys, OauthRules, Principal, Scopes,
-    Tenant,
+    Access, Attributes, Credentials, KEY_PREFIX, KeyDigest, KeyProblem, Keys, OauthRules,
+    Principal, Scopes, Tenant,
 };
 
 use crate::heads::Authorization;
@@ -88,7 +88,7 @@ impl Authentication {
         authorization: Authorization<'a>,
     ) -> Result<Found<'a>, Unauthenticated> {
         let Access::Authenticated(credentials) = &tenant.access else {
-            let grant = grant(tenant, &Scopes::default(), false);
+            let grant = grant(tenant, false, Attributes::default);
             return Ok(Found::Credential(Credential { grant, ..self.of_anyone() }));
         };
         let token = bearer(match authorization {
@@ -141,14 +141,19 @@ fn of_key(tenant: &Tenant, keys: &Keys, presented: &str) -> Result<Credential, U
     let key = keys.find(digest, SystemTime::now()).map_err(Unauthenticated::Key)?;
     // A copy: threads share no memory that each request changes.
     let principal = Principal::named(key.principal.name());
-    let grant = grant(tenant, &key.scopes, false);
+    let attributes = || Attributes { scopes: key.scopes.clone(), ..Attributes::default() };
+    let grant = grant(tenant, false, attributes);
     Ok(Credential { principal, accepted: Accepted::Key(digest), grant })
 }
 
-/// What a client with these scopes may do at the tenant's endpoint.
-fn grant(tenant: &Tenant, scopes: &Scopes, can_step_up: bool) -> Option<Box<Grant>> {
+/// What a client with these attributes may do at the tenant's endpoint.
+fn grant(
+    tenant: &Tenant,
+    can_step_up: bool,
+    client: impl FnOnce() -> Attributes,
+) -> Option<Box<Grant>> {
     let permissions = tenant.permissions.as_ref()?;
-    Some(Box::new(Grant::new(permissions, scopes.clone(), can_step_up)))
+    Some(Box::new(Grant::new(permissions, client(), can_step_up)))
 }
 
 fn of_identity(
@@ -161,7 +166,9 @@ fn of_identity(
     }
     // The identity belongs to this worker, so each request may count the principal.
     let principal = identity.principal.clone();
-    let grant = grant(tenant, &identity.scopes, true);
+    let Identity { scopes, claims, .. } = identity;
+    let attributes = || Attributes { scopes: scopes.clone(), claims: claims.clone() };
+    let grant = grant(tenant, true, attributes);
     Ok(Credential { principal, accepted: Accepted::Token { expires: identity.expires }, grant })
 }
 
@@ -190,7 +197,7 @@ fn bearer(authorization: &str) -> Result<&str, Unauthenticated> {
 
 #[cfg(test)]
 mod tests {
-    use tenants::{KeySettings, OauthSettings, Settings};
+    use tenants::{ClaimValues, KeySettings, OauthSettings, Settings};
 
     use super::*;
 
@@ -274,7 +281,8 @@ mod tests {
         for (token, scopes) in [("a.b.c", "mcp"), ("a.b.d", "other")] {
             let expires = SystemTime::now() + std::time::Duration::from_secs(60);
             let (principal, scopes) = (Principal::named(token), Scopes::of([scopes]));
-            let identity = Arc::new(Identity { principal, scopes, expires });
+            let identity =
+                Arc::new(Identity { principal, scopes, claims: ClaimValues::default(), expires });
             let mut verified = authentication.verified.borrow_mut();
             verified.keep(&tenant.name, rules, TokenDigest::of(token), identity);
         }

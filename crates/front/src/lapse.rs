@@ -158,7 +158,7 @@ impl Holds {
 
 #[cfg(test)]
 mod tests {
-    use tenants::{KeySettings, PermissionSettings, Scopes, Settings, Tenant};
+    use tenants::{Attributes, KeySettings, PermissionSettings, Scopes, Settings, Tenant};
     use tokio::time::timeout;
 
     use super::*;
@@ -281,7 +281,9 @@ mod tests {
         let tenants = Tenants::new([first]);
         let lapses = lapses(&tenants);
         let stream = || {
-            let grant = Grant::new(&permissions, Scopes::of(["read"]), false);
+            let scopes = Scopes::of(["read"]);
+            let client = Attributes { scopes, ..Attributes::default() };
+            let grant = Grant::new(&permissions, client, false);
             lapses.lapse(Validity {
                 tenant: "acme".into(),
                 principal: Principal::named("key:ada"),

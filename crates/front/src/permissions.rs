@@ -11,13 +11,13 @@ use protocol::{
     Ambiguous, Body as Posted, ErrorCode, Listed, Message, Named, Rejection, RequestId, named,
     uri_forms, without_entries,
 };
-use tenants::{Judgement, Kind, Permissions, Scopes};
+use tenants::{Attributes, Judgement, Kind, Permissions, Scopes};
 
 /// What the client of one request may do.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     permissions: Arc<Permissions>,
-    scopes: Scopes,
+    client: Attributes,
     /// Whether the client can get further scopes from an issuer.
     can_step_up: bool,
 }
@@ -32,17 +32,21 @@ pub(crate) enum NotPermitted {
 }
 
 impl Grant {
-    /// What a client with these scopes may do.
-    pub(crate) fn new(permissions: &Arc<Permissions>, scopes: Scopes, can_step_up: bool) -> Self {
-        Self { permissions: Arc::clone(permissions), scopes, can_step_up }
+    /// What a client with these attributes may do.
+    pub(crate) fn new(
+        permissions: &Arc<Permissions>,
+        client: Attributes,
+        can_step_up: bool,
+    ) -> Self {
+        Self { permissions: Arc::clone(permissions), client, can_step_up }
     }
 
     /// Whether the client has exactly these scopes.
     pub(crate) fn has_scopes(&self, scopes: &Scopes) -> bool {
-        self.scopes == *scopes
+        self.client.scopes == *scopes
     }
 
-    /// Whether this follows from these rules, whatever the scopes.
+    /// Whether this follows from these rules, whatever the attributes.
     pub(crate) fn is_by(&self, permissions: &Permissions) -> bool {
         *self.permissions == *permissions
     }
@@ -80,7 +84,7 @@ impl Grant {
             Listed::Resource => self.allows(Kind::Resource, name),
             Listed::Template => {
                 let begin = name.split('{').next().unwrap_or_default();
-                self.permissions.may_allow_resource(&self.scopes, begin)
+                self.permissions.may_allow_resource(&self.client, begin)
             }
         };
         without_entries(&message, keeps).unwrap_or(message)
@@ -92,7 +96,7 @@ impl Grant {
 
     fn judge_one(&self, message: &Message) -> Verdict {
         let permissions = &self.permissions;
-        if method_of(message).is_some_and(|m| !permissions.allows_method(&self.scopes, m)) {
+        if method_of(message).is_some_and(|m| !permissions.allows_method(&self.client, m)) {
             return Verdict::Denied("there is no such method");
         }
         let (kind, name, denied) = match named(message) {
@@ -113,7 +117,7 @@ impl Grant {
 
     /// Judges a name; of a resource each form that a server could make of its URI.
     fn judge_forms(&self, kind: Kind, name: &str) -> Result<Judgement, Ambiguous> {
-        let judge = |name: &str| self.permissions.judge(&self.scopes, kind, name);
+        let judge = |name: &str| self.permissions.judge(&self.client, kind, name);
         if kind != Kind::Resource {
             return Ok(judge(name));
         }

@@ -114,7 +114,7 @@ impl OfTenant {
 
 #[cfg(test)]
 mod tests {
-    use tenants::{Principal, Scopes};
+    use tenants::{ClaimValues, Principal, Scopes};
 
     use super::*;
 
@@ -124,7 +124,8 @@ mod tests {
 
     fn identity(name: &str) -> Arc<Identity> {
         let expires = SystemTime::now() + Duration::from_secs(3_600);
-        Arc::new(Identity { principal: Principal::named(name), scopes: Scopes::default(), expires })
+        let (principal, scopes) = (Principal::named(name), Scopes::default());
+        Arc::new(Identity { principal, scopes, claims: ClaimValues::default(), expires })
     }
 
     fn token(number: usize) -> TokenDigest {
@@ -141,6 +142,10 @@ mod tests {
         assert!(cache.find("a", &self::rules(), token(1)).is_some(), "the same after a reload");
         let others = Arc::new(OauthRules::of_issuer("https://other.example"));
         assert!(cache.find("a", &others, token(1)).is_none());
+        // Their values were not kept.
+        let claims = ClaimValues::of([("groups", "admins")]);
+        let more = Arc::new(OauthRules { claims, ..OauthRules::clone(&rules) });
+        assert!(cache.find("a", &more, token(1)).is_none());
         tokio::time::advance(KEPT).await;
         assert!(cache.find("a", &rules, token(1)).is_none());
     }

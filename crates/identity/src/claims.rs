@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tenants::{Principal, Scopes};
+use serde_json::{Map, Value};
+use tenants::{ClaimValues, Principal, Scopes};
 
 use crate::problem::TokenProblem;
 
@@ -24,6 +25,8 @@ pub struct Identity {
     pub principal: Principal,
     /// What the token allows.
     pub scopes: Scopes,
+    /// The values of its claims, of those that the rules for tokens name.
+    pub claims: ClaimValues,
     /// When the token ends, the permitted difference of clocks included.
     pub expires: SystemTime,
 }
@@ -114,8 +117,58 @@ impl Claims {
         Ok(Identity {
             principal,
             scopes: Scopes::of(words()),
+            claims: ClaimValues::default(),
             expires: expires.with_skew(skew).ok_or(TokenProblem::NoEnd)?,
         })
+    }
+}
+
+impl Identity {
+    /// The same with the values of claims that count, of those in the JSON of the token.
+    pub(crate) fn with_claims(
+        self,
+        json: &[u8],
+        that_count: &ClaimValues,
+    ) -> Result<Self, TokenProblem> {
+        if that_count.is_empty() {
+            return Ok(self);
+        }
+        let token = serde_json::from_slice(json).map_err(|_| TokenProblem::Form)?;
+        Ok(Self { claims: values(&token, that_count), ..self })
+    }
+}
+
+/// The values in the token that count. It keeps no others, so these are bounded by the settings.
+fn values(token: &Map<String, Value>, that_count: &ClaimValues) -> ClaimValues {
+    let mut found: Vec<(&str, String)> = Vec::new();
+    for claim in that_count.claims() {
+        let values = match find(token, claim) {
+            Some(Value::Array(values)) => values,
+            Some(one) => std::slice::from_ref(one),
+            None => continue,
+        };
+        let texts = values.iter().filter_map(text).map(|text| (claim, text));
+        found.extend(texts.filter(|(claim, text)| that_count.has(claim, text)));
+    }
+    ClaimValues::of(found.iter().map(|(claim, text)| (*claim, &**text)))
+}
+
+/// The member with this name, or else the one to which the parts between dots lead.
+fn find<'a>(token: &'a Map<String, Value>, claim: &str) -> Option<&'a Value> {
+    if let Some(value) = token.get(claim) {
+        return Some(value);
+    }
+    let (parents, name) = claim.rsplit_once('.')?;
+    let parent = parents.split('.').try_fold(token, |at, part| at.get(part)?.as_object())?;
+    parent.get(name)
+}
+
+/// A value as a rule has it.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
 
@@ -159,6 +212,46 @@ mod tests {
         ] {
             assert_eq!(identity(claims).unwrap().scopes, Scopes::of(["y", "x"]), "{claims}");
         }
+    }
+
+    #[test]
+    fn the_values_that_count_are_found_in_each_form_and_no_others_are_kept() {
+        let token = r#"{"sub":"ada","exp":1,"groups":["staff","admins",7,["in"],{"a":1},null],
+            "org":"acme","level":3,"verified":true,"realm_access":{"roles":["r"]},
+            "https://acme.example/roles":["w"],"a.b":"whole","a":{"b":"path"},"x":{"y":"z"}}"#;
+        let that_count = [
+            ("sub", "ada"),
+            ("groups", "staff"),
+            ("groups", "other"),
+            ("groups", "in"),
+            ("groups", "7"),
+            ("groups", "null"),
+            ("org", "ac"),
+            ("level", "3"),
+            ("verified", "true"),
+            ("realm_access.roles", "r"),
+            ("https://acme.example/roles", "w"),
+            ("a.b", "whole"),
+            ("a.b", "path"),
+            ("x", "z"),
+            ("x.y.z", "z"),
+            (".", ""),
+        ];
+        let that_count = ClaimValues::of(that_count);
+        let found = identity(token).unwrap().with_claims(token.as_bytes(), &that_count).unwrap();
+        let expected = [
+            ("sub", "ada"),
+            ("groups", "staff"),
+            ("groups", "7"),
+            ("level", "3"),
+            ("verified", "true"),
+            ("realm_access.roles", "r"),
+            ("https://acme.example/roles", "w"),
+            ("a.b", "whole"),
+        ];
+        assert_eq!(found.claims, ClaimValues::of(expected));
+        let none = identity(token).unwrap().with_claims(b"not read", &ClaimValues::default());
+        assert!(none.unwrap().claims.is_empty());
     }
 
     #[test]

@@ -43,9 +43,10 @@ pub(crate) async fn ask(
     let body = client.post_form(url, (client_id, client_secret.expose()), form).await;
     count_fetch("introspection", body.is_ok());
     let answer = body.map_err(|error| error.to_string()).and_then(|body| {
-        serde_json::from_slice(&body).map_err(|_| "the response has another form".into())
+        let answer = serde_json::from_slice(&body);
+        answer.map(|answer| (answer, body)).map_err(|_| "the response has another form".into())
     });
-    let Answer { active, claims } = match answer {
+    let (Answer { active, claims }, body) = match answer {
         Ok(answer) => answer,
         Err(error) => {
             // Bounded: `ASKED_MAX` requests run at a time, and each takes the time of a round trip.
@@ -65,6 +66,6 @@ pub(crate) async fn ask(
     let identity = claims.identity(&rules.issuer, rules.clock_skew)?;
     match identity.expires <= std::time::SystemTime::now() {
         true => Err(TokenProblem::Expired),
-        false => Ok(identity),
+        false => identity.with_claims(&body, &rules.claims),
     }
 }

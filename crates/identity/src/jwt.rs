@@ -2,8 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Header, Validation};
+use tenants::ClaimValues;
 
 use crate::claims::{Claims, Identity};
 use crate::key_set::{KeySet, NoKey};
@@ -17,6 +20,8 @@ pub(crate) struct Expected<'a> {
     pub(crate) audiences: &'a [String],
     /// The permitted difference of clocks.
     pub(crate) skew: Duration,
+    /// The values of claims that count.
+    pub(crate) claims: &'a ClaimValues,
 }
 
 /// Whether a token has the form of a JWT: three parts with dots between them.
@@ -75,7 +80,11 @@ pub(crate) fn verify(
     if identity.expires <= SystemTime::now() {
         return Err(TokenProblem::Expired);
     }
-    Ok(identity)
+    if expected.claims.is_empty() {
+        return Ok(identity);
+    }
+    let payload = token.split('.').nth(1).and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
+    identity.with_claims(&payload.ok_or(TokenProblem::Form)?, expected.claims)
 }
 
 fn problem(kind: &ErrorKind) -> TokenProblem {

@@ -68,7 +68,8 @@ impl Tokens {
         token: &str,
     ) -> Result<Identity, TokenProblem> {
         let header = jwt::header(token)?;
-        let expected = Expected { issuer: &rules.issuer, audiences, skew: rules.clock_skew };
+        let (issuer, claims) = (&rules.issuer, &rules.claims);
+        let expected = Expected { issuer, audiences, skew: rules.clock_skew, claims };
         let issuer = self.issuer(client, rules);
         for _ in 0..WAITS_MAX {
             let knows = |keys: &KeySet| !matches!(keys.find(&header), Err(NoKey::Unknown));

@@ -107,6 +107,17 @@ pub enum Error {
         /// What to write instead.
         remedy: &'static str,
     },
+    /// A rule has claims, and no client may present a token.
+    #[error(
+        "`tenants.{tenant}.permissions.{name}.claims` applies to tokens only, and `tenants.{tenant}.auth` \
+         has no `oauth`; add that, or write the rule for `scopes`"
+    )]
+    ClaimsWithoutTokens {
+        /// The tenant.
+        tenant: String,
+        /// The name of the rule.
+        name: String,
+    },
     /// An allowed origin cannot equal an origin that a browser sends.
     #[error("`tenants.{name}.allowed_origins` has {written:?}, which no browser sends; {remedy}")]
     Origin {

@@ -4,6 +4,7 @@
 //! are origins, and its `auth` is set. This crate reads no file, header or message.
 
 mod auth;
+mod claim_values;
 mod error;
 mod header_name;
 mod host;
@@ -22,11 +23,12 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 pub use auth::Auth;
+pub use claim_values::ClaimValues;
 pub use error::Error;
 pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
-pub use permissions::{Judgement, Kind, PermissionSettings, Permissions};
+pub use permissions::{Attributes, Judgement, Kind, PermissionSettings, Permissions};
 pub use scopes::Scopes;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
@@ -90,9 +92,10 @@ impl Tenant {
         let hosts = settings.hosts.iter().map(|written| host::check(name, written));
         let checks = checks.into_iter().chain(hosts).chain(origins).chain(headers);
         let mut wrong: Vec<Error> = checks.filter_map(Result::err).collect();
-        let permissions = Permissions::new(name, &settings.permissions);
-        let permissions = permissions.map_err(|more| wrong.extend(more));
-        let access = settings.access(name).map_err(|more| wrong.extend(more));
+        let permissions = settings.permissions(name).map_err(|more| wrong.extend(more));
+        let claims = permissions.iter().flatten().map(Permissions::claims).next();
+        let access =
+            settings.access(name, claims.unwrap_or_default()).map_err(|more| wrong.extend(more));
         let (Ok(access), Ok(permissions), true) = (access, permissions, wrong.is_empty()) else {
             return Err(wrong);
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::scopes::is_scope;
-use crate::{Error, Scopes};
+use crate::{ClaimValues, Error, Scopes};
 
 /// Greatest permitted difference of clocks, in seconds.
 const SKEW_SECS_MAX: u64 = 300;
@@ -98,6 +98,8 @@ pub struct OauthRules {
     pub introspection: Option<Introspection>,
     /// The permitted difference of clocks.
     pub clock_skew: Duration,
+    /// The values of claims that count, since permissions name them.
+    pub claims: ClaimValues,
 }
 
 /// Where an issuer is asked about opaque tokens, and as which client.
@@ -121,6 +123,7 @@ impl OauthRules {
             jwks_url: String::new(),
             introspection: None,
             clock_skew: Duration::from_secs(OauthSettings::default().clock_skew_secs),
+            claims: ClaimValues::default(),
         }
     }
 
@@ -182,6 +185,7 @@ impl OauthRules {
             jwks_url: written.jwks_url.clone(),
             introspection,
             clock_skew: Duration::from_secs(written.clock_skew_secs),
+            claims: ClaimValues::default(),
         })
     }
 }

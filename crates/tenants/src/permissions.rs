@@ -1,7 +1,9 @@
-//! What a client may do at an endpoint: rules that give scopes to tools, prompts, resources and methods.
+//! What a client may do at an endpoint: rules that give scopes and claims to tools, prompts, resources and
+//! methods.
 //!
 //! Without rules a client may do everything. With rules it may do what one of the rules that apply to
-//! it allows, and none of them denies. A rule applies to the clients that have all of its scopes.
+//! it allows, and none of them denies. A rule applies to the clients that have all of its scopes, and
+//! one of the values of each of its claims.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::{PATTERN_BYTES_MAX, Pattern};
 use crate::scopes::is_scope;
-use crate::{Error, Scopes};
+use crate::{ClaimValues, Error, Scopes};
 
 /// Most rules of one tenant.
 const RULES_MAX: usize = 256;
@@ -17,12 +19,21 @@ const RULES_MAX: usize = 256;
 /// Most patterns of one rule.
 const PATTERNS_MAX: usize = 1_000;
 
+/// Most values of claims of one rule.
+const CLAIM_VALUES_MAX: usize = 100;
+
+/// Most bytes of the name of a claim, and of a value.
+const CLAIM_BYTES_MAX: usize = 256;
+
 /// The settings of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PermissionSettings {
     /// The rule applies to clients with all of these scopes. Empty: to every client.
     pub scopes: Vec<String>,
+    /// The rule applies to clients with tokens in which each of these claims is, or contains, one of its
+    /// values. Empty: to every client.
+    pub claims: BTreeMap<String, Vec<String>>,
     /// Tools that these clients may see and call: names, in which `*` stands for any text.
     pub tools: Vec<String>,
     /// Prompts that they may see and get.
@@ -39,6 +50,15 @@ pub struct PermissionSettings {
     pub deny_resources: Vec<String>,
     /// Methods that they must not use, those of MCP included.
     pub deny_methods: Vec<String>,
+}
+
+/// What a credential says of its client, beside who the client is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// The scopes of the key or of the token.
+    pub scopes: Scopes,
+    /// The values of the token's claims, of those that rules name.
+    pub claims: ClaimValues,
 }
 
 /// What a permission is about.
@@ -72,20 +92,28 @@ pub struct Permissions(Vec<Rule>);
 #[derive(Clone, Debug, PartialEq)]
 struct Rule {
     scopes: Scopes,
+    claims: BTreeMap<String, Vec<String>>,
     /// By [`Kind`].
     allow: [Vec<Pattern>; 4],
     deny: [Vec<Pattern>; 4],
 }
 
 impl Permissions {
-    /// The rules of these settings, or all errors in them; `None` without any.
+    /// The rules of these settings, or all errors in them; `None` without any. `has_tokens`: whether
+    /// clients may have tokens, which have claims.
     pub(crate) fn new(
         tenant: &str,
         written: &BTreeMap<String, PermissionSettings>,
+        has_tokens: bool,
     ) -> Result<Option<Self>, Vec<Error>> {
         let mut wrong = Vec::new();
         if written.len() > RULES_MAX {
             wrong.push(Error::TooManyRules { name: tenant.into(), max: RULES_MAX });
+        }
+        for (name, rule) in written {
+            if !rule.claims.is_empty() && !has_tokens {
+                wrong.push(Error::ClaimsWithoutTokens { tenant: tenant.into(), name: name.into() });
+            }
         }
         let rules = written.iter().map(|(name, rule)| Rule::new(tenant, name, rule, &mut wrong));
         let rules: Vec<Rule> = rules.collect();
@@ -96,12 +124,12 @@ impl Permissions {
         }
     }
 
-    /// Whether a client with these scopes may do something with this tool, prompt, resource or method.
-    pub fn judge(&self, scopes: &Scopes, kind: Kind, name: &str) -> Judgement {
+    /// Whether a client with these attributes may do something with this tool, prompt, resource or method.
+    pub fn judge(&self, client: &Attributes, kind: Kind, name: &str) -> Judgement {
         let at = kind as usize;
         let fits = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.fits(name));
         let mut is_allowed = false;
-        for rule in self.rules_of(scopes) {
+        for rule in self.rules_of(client) {
             if fits(&rule.deny[at]) {
                 return Judgement::Denied;
             }
@@ -110,16 +138,20 @@ impl Permissions {
         if is_allowed {
             return Judgement::Allowed;
         }
-        let would = self.0.iter().find(|rule| fits(&rule.allow[at]) && !fits(&rule.deny[at]));
-        match would {
+        // A client can ask its issuer for scopes, and not for other claims.
+        let would = |rule: &&Rule| {
+            rule.has_claims_of(client) && fits(&rule.allow[at]) && !fits(&rule.deny[at])
+        };
+        match self.0.iter().find(would) {
             // A client that asks its issuer for these alone must not lose those that it has.
             Some(rule) => {
                 let known = self.scopes();
-                let kept = scopes.iter().filter(|scope| known.has(scope));
-                let needed = Scopes::of(rule.scopes.iter().chain(kept));
+                let kept = client.scopes.iter().filter(|scope| known.has(scope));
+                let scopes = Scopes::of(rule.scopes.iter().chain(kept));
                 // Another rule for these scopes may deny it.
-                let denies = self.rules_of(&needed).any(|rule| fits(&rule.deny[at]));
-                if denies { Judgement::Denied } else { Judgement::Needs(needed) }
+                let then = Attributes { scopes, claims: client.claims.clone() };
+                let denies = self.rules_of(&then).any(|rule| fits(&rule.deny[at]));
+                if denies { Judgement::Denied } else { Judgement::Needs(then.scopes) }
             }
             None => Judgement::Denied,
         }
@@ -130,28 +162,45 @@ impl Permissions {
         Scopes::of(self.0.iter().flat_map(|rule| rule.scopes.iter()))
     }
 
-    /// Whether a client with these scopes may use this method of MCP.
-    pub fn allows_method(&self, scopes: &Scopes, method: &str) -> bool {
-        let denies =
-            |rule: &Rule| rule.deny[Kind::Method as usize].iter().any(|deny| deny.fits(method));
-        !self.rules_of(scopes).any(denies)
+    /// All values of claims that the rules name.
+    pub fn claims(&self) -> ClaimValues {
+        let claims = self.0.iter().flat_map(|rule| &rule.claims);
+        let pairs = claims.flat_map(|(claim, values)| values.iter().map(|v| (&**claim, &**v)));
+        ClaimValues::of(pairs)
     }
 
-    /// Whether a client with these scopes may do something with a resource whose URI begins like this.
-    pub fn may_allow_resource(&self, scopes: &Scopes, begin: &str) -> bool {
+    /// Whether a client with these attributes may use this method of MCP.
+    pub fn allows_method(&self, client: &Attributes, method: &str) -> bool {
+        let denies =
+            |rule: &Rule| rule.deny[Kind::Method as usize].iter().any(|deny| deny.fits(method));
+        !self.rules_of(client).any(denies)
+    }
+
+    /// Whether a client with these attributes may do something with a resource whose URI begins like
+    /// this.
+    pub fn may_allow_resource(&self, client: &Attributes, begin: &str) -> bool {
         let at = Kind::Resource as usize;
-        let mut denied = self.rules_of(scopes).flat_map(|rule| &rule.deny[at]);
-        let mut allowed = self.rules_of(scopes).flat_map(|rule| &rule.allow[at]);
+        let mut denied = self.rules_of(client).flat_map(|rule| &rule.deny[at]);
+        let mut allowed = self.rules_of(client).flat_map(|rule| &rule.allow[at]);
         !denied.any(|pattern| pattern.fits_all(begin))
             && allowed.any(|pattern| pattern.may_fit(begin))
     }
 
-    fn rules_of<'a>(&'a self, scopes: &Scopes) -> impl Iterator<Item = &'a Rule> {
-        self.0.iter().filter(|rule| scopes.has_all(&rule.scopes))
+    fn rules_of<'a>(&'a self, client: &Attributes) -> impl Iterator<Item = &'a Rule> {
+        let applies =
+            |rule: &&Rule| client.scopes.has_all(&rule.scopes) && rule.has_claims_of(client);
+        self.0.iter().filter(applies)
     }
 }
 
 impl Rule {
+    /// Whether the client has one of the values of each claim.
+    fn has_claims_of(&self, client: &Attributes) -> bool {
+        self.claims
+            .iter()
+            .all(|(claim, values)| values.iter().any(|value| client.claims.has(claim, value)))
+    }
+
     fn new(tenant: &str, name: &str, written: &PermissionSettings, wrong: &mut Vec<Error>) -> Self {
         let mut add = |key: &'static str, written: &str, remedy: &'static str| {
             let (tenant, name, written) = (tenant.to_owned(), name.to_owned(), written.to_owned());
@@ -163,6 +212,22 @@ impl Rule {
                 scope,
                 "write each scope as a word of its own, as in [\"mcp\", \"tools\"]",
             );
+        }
+        let fits = |text: &str| !text.is_empty() && text.len() <= CLAIM_BYTES_MAX;
+        const TEXT: &str = "write names and values of 1 to 256 bytes";
+        for (claim, values) in &written.claims {
+            if values.is_empty() {
+                add(
+                    "claims",
+                    claim,
+                    "write the values of that claim, as in { groups = [\"admins\"] }",
+                );
+            }
+            let texts = values.iter().chain([claim]);
+            texts.filter(|text| !fits(text)).for_each(|text| add("claims", text, TEXT));
+        }
+        if written.claims.values().map(Vec::len).sum::<usize>() > CLAIM_VALUES_MAX {
+            add("claims", "more than 100 values", "divide them among several rules");
         }
         let mut patterns = |key: &'static str, texts: &[String]| {
             if texts.len() > PATTERNS_MAX {
@@ -191,7 +256,8 @@ impl Rule {
             patterns("deny_resources", &written.deny_resources),
             patterns("deny_methods", &written.deny_methods),
         ];
-        Self { scopes: Scopes::of(written.scopes.iter().map(String::as_str)), allow, deny }
+        let scopes = Scopes::of(written.scopes.iter().map(String::as_str));
+        Self { scopes, claims: written.claims.clone(), allow, deny }
     }
 }
 
@@ -225,7 +291,56 @@ mod tests {
         };
         let rules = [("all", all), ("read", read), ("write", write)];
         let rules = rules.map(|(name, rule)| (name.to_owned(), rule)).into();
-        Permissions::new("acme", &rules).unwrap().unwrap()
+        Permissions::new("acme", &rules, true).unwrap().unwrap()
+    }
+
+    fn with_scopes(scopes: &str) -> Attributes {
+        Attributes { scopes: Scopes::of(scopes.split(' ')), claims: ClaimValues::default() }
+    }
+
+    #[test]
+    fn a_rule_with_claims_applies_to_tokens_that_have_one_value_of_each() {
+        let values = |claim: &str, all: &[&str]| (claim.to_owned(), texts(all));
+        let staff = PermissionSettings {
+            claims: [values("groups", &["staff", "admins"]), values("verified", &["true"])].into(),
+            tools: texts(&["get_*"]),
+            ..PermissionSettings::default()
+        };
+        let admin = PermissionSettings {
+            claims: [values("groups", &["admins"])].into(),
+            scopes: texts(&["write"]),
+            tools: texts(&["set_*"]),
+            ..PermissionSettings::default()
+        };
+        let suspended = PermissionSettings {
+            claims: [values("groups", &["suspended"])].into(),
+            deny_tools: texts(&["*"]),
+            ..PermissionSettings::default()
+        };
+        let rules = [("staff", staff), ("admin", admin), ("suspended", suspended)];
+        let rules = rules.map(|(name, rule)| (name.to_owned(), rule)).into();
+        let permissions = Permissions::new("acme", &rules, true).unwrap().unwrap();
+        assert_eq!(permissions.claims().claims().collect::<Vec<_>>(), ["groups", "verified"]);
+        let write = Judgement::Needs(Scopes::of(["write"]));
+        for (groups, verified, tool, expected) in [
+            ("staff", "true", "get_a", Judgement::Allowed),
+            ("admins", "true", "get_a", Judgement::Allowed),
+            ("staff", "false", "get_a", Judgement::Denied),
+            ("other", "true", "get_a", Judgement::Denied),
+            // Further scopes help only a client with the claim.
+            ("admins", "true", "set_a", write),
+            ("staff", "true", "set_a", Judgement::Denied),
+            ("staff suspended", "true", "get_a", Judgement::Denied),
+            ("admins suspended", "true", "set_a", Judgement::Denied),
+        ] {
+            let pairs = groups.split(' ').map(|group| ("groups", group));
+            let claims = ClaimValues::of(pairs.chain([("verified", verified)]));
+            let client = Attributes { claims, ..Attributes::default() };
+            let found = permissions.judge(&client, Kind::Tool, tool);
+            assert_eq!(found, expected, "{groups} {verified} {tool}");
+        }
+        let key = with_scopes("write");
+        assert_eq!(permissions.judge(&key, Kind::Tool, "get_a"), Judgement::Denied);
     }
 
     #[test]
@@ -244,14 +359,14 @@ mod tests {
             ("read write", "get_secret", Judgement::Denied),
             ("write", "set_a", needs(&["read", "write"])),
         ] {
-            let found = permissions.judge(&Scopes::of(scopes.split(' ')), Kind::Tool, tool);
+            let found = permissions.judge(&with_scopes(scopes), Kind::Tool, tool);
             assert_eq!(found, expected, "{scopes} {tool}");
         }
-        let none = Scopes::default();
+        let none = Attributes::default();
         assert_eq!(permissions.judge(&none, Kind::Prompt, "p"), Judgement::Denied);
         assert!(!permissions.allows_method(&none, "logging/setLevel"));
         assert!(permissions.allows_method(&none, "tools/list"));
-        let read = Scopes::of(["read"]);
+        let read = with_scopes("read");
         assert!(permissions.may_allow_resource(&read, "x:/"));
         assert!(!permissions.may_allow_resource(&read, "y:/"));
         assert!(permissions.may_allow_resource(&read, "x:/public/"));
@@ -267,9 +382,11 @@ mod tests {
             deny_resources: vec!["x".repeat(513)],
             ..PermissionSettings::default()
         };
-        let wrong = Permissions::new("acme", &[("r".to_owned(), rule)].into()).unwrap_err();
+        let claims = [("groups".to_owned(), vec![]), ("".to_owned(), texts(&["a"]))];
+        let rule = PermissionSettings { claims: claims.into(), ..rule };
+        let wrong = Permissions::new("acme", &[("r".to_owned(), rule)].into(), false).unwrap_err();
         let text = wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-        assert_eq!(wrong.len(), 3, "{text}");
+        assert_eq!(wrong.len(), 6, "{text}");
         assert!(text.contains("`tenants.acme.permissions.r.deny_resources`"), "{text}");
     }
 }

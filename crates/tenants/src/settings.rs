@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::shown;
 use crate::{
-    Access, Auth, Credentials, Error, KeySettings, Keys, OauthRules, OauthSettings,
-    PermissionSettings,
+    Access, Auth, ClaimValues, Credentials, Error, KeySettings, Keys, OauthRules, OauthSettings,
+    PermissionSettings, Permissions,
 };
 
 /// The settings of a tenant.
@@ -41,8 +41,15 @@ impl Settings {
         Self { auth: Some("open".into()), ..Self::default() }
     }
 
-    /// Who may use the endpoint, or all errors in that.
-    pub(crate) fn access(&self, name: &str) -> Result<Access, Vec<Error>> {
+    /// What clients may do, or all errors in that; `None`: everything.
+    pub(crate) fn permissions(&self, name: &str) -> Result<Option<Permissions>, Vec<Error>> {
+        // Without `auth` that is the error.
+        let has_tokens = self.auth.as_ref().is_none_or(|auth| auth.has("oauth"));
+        Permissions::new(name, &self.permissions, has_tokens)
+    }
+
+    /// Who may use the endpoint, or all errors in that. `claims`: the values of claims that count.
+    pub(crate) fn access(&self, name: &str, claims: ClaimValues) -> Result<Access, Vec<Error>> {
         let Some(auth) = &self.auth else { return Err(vec![Error::AuthMissing(name.into())]) };
         let mut wrong: Vec<Error> =
             auth.words().filter_map(|word| auth_error(name, word, auth)).collect();
@@ -70,7 +77,7 @@ impl Settings {
         }
         if auth.has("oauth") {
             match OauthRules::new(name, &self.oauth) {
-                Ok(rules) => credentials.oauth = Some(Arc::new(rules)),
+                Ok(rules) => credentials.oauth = Some(Arc::new(OauthRules { claims, ..rules })),
                 Err(more) => wrong.extend(more),
             }
         } else if has_oauth && wrong.is_empty() {

@@ -213,7 +213,8 @@ impl Settings {
     fn shape() -> Shape {
         let backends = Shape::Named(Box::new(Shape::Kinds(BackendSettings::shapes())));
         let key = Shape::of(&tenants::KeySettings::default());
-        let rule = Shape::of(&tenants::PermissionSettings::default());
+        let rule = Shape::of(&tenants::PermissionSettings::default())
+            .with("claims", Shape::Named(Box::new(Shape::List)));
         let tenant = Shape::of(&tenants::Settings::default())
             .with("keys", Shape::Named(Box::new(key)))
             .with("permissions", Shape::Named(Box::new(rule)))
