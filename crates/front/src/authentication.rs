@@ -197,6 +197,7 @@ fn bearer(authorization: &str) -> Result<&str, Unauthenticated> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use tenants::{ClaimValues, KeySettings, OauthSettings, Settings};
 
     use super::*;
@@ -290,5 +291,25 @@ mod tests {
         assert!(matches!(find("Bearer a.b.c"), Ok(Found::Credential(_))));
         assert_eq!(find("Bearer a.b.d").err(), Some(Unauthenticated::Scope(Scopes::of(["mcp"]))));
         assert!(matches!(find("Bearer a.b.e"), Ok(Found::Token { .. })));
+    }
+
+    proptest! {
+        /// Any header is read without a panic, and what counts as its token has no other characters.
+        #[test]
+        fn a_token_is_read_from_any_header(
+            text in "\\PC{0,40}|(?i:bearer)[ \t]{0,3}[A-Za-z0-9._~+/= ,\"-]{0,40}",
+            token in "[A-Za-z0-9._~+/=-]{1,40}",
+            spaces in " {1,3}",
+        ) {
+            if let Ok(found) = bearer(&text) {
+                prop_assert!(text.ends_with(found) || text.trim_end().ends_with(found));
+                let is_plain = |letter: char| letter.is_ascii_graphic() && !"\",:".contains(letter);
+                prop_assert!(!found.is_empty() && found.chars().all(is_plain), "{}", found);
+            }
+            let one = format!("bEARER{spaces}{token}");
+            prop_assert_eq!(bearer(&one), Ok(&*token));
+            let two = format!("Bearer {token},{token}");
+            prop_assert_eq!(bearer(&two), Err(Unauthenticated::Malformed));
+        }
     }
 }
