@@ -106,6 +106,35 @@ async fn the_inspector_signs_its_user_in() -> Result<()> {
     inspect(&user, &node, &callback, &[]).await
 }
 
+/// The same in the Inspector's page, in Chromium. `tests/setup --full` installs that.
+#[tokio::test]
+async fn long_the_page_of_the_inspector_signs_its_user_in() -> Result<()> {
+    let issuer = Issuer::provider("mcp", 600).await?;
+    let (node, user) = (protected(&issuer)?, User::new()?);
+    let inspector = tools::installed("node_modules/@modelcontextprotocol/inspector");
+    let mut command = user.runs(inspector.join("clients/launcher/build/index.js"));
+    command.args(["--web", "--transport", "http", "--server-url", &node.demo()]);
+    command.env("MCP_AUTO_OPEN_ENABLED", "false").env("MCP_INSPECTOR_SECRET_STORE", "memory");
+    for name in ["CLIENT_PORT", "MCP_SANDBOX_PORT", "MCP_APP_ORIGIN_PORT"] {
+        command.env(name, port()?.to_string());
+    }
+    let mut inspector = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let mut lines = BufReader::new(inspector.stdout.take().context("no stdout")?).lines();
+    let url = loop {
+        let line = timeout(PATIENCE, lines.next_line()).await.context("no page")??;
+        let line = line.context("the Inspector ended")?;
+        if let Some(at) = line.find("http://").filter(|_| line.contains("API_TOKEN=")) {
+            break line[at..].trim().to_owned();
+        }
+    };
+    let mut browser = user.runs(tools::root().join("tests/clients/browser/inspector.mjs"));
+    browser.args([&url, "test_simple_text"]).stdin(Stdio::null());
+    let output =
+        timeout(PATIENCE, browser.output()).await.context("the page does not connect")??;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
 /// The id of each client is the URL of a document that the authorization server fetches over TLS. That
 /// server registers no client.
 #[tokio::test]
