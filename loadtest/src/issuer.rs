@@ -27,8 +27,9 @@ struct Tokens {
 /// The issuer, which serves its keys for as long as the runtime runs.
 pub(crate) struct Issuer {
     name: String,
-    audience: String,
     keys_url: String,
+    /// The URL of the node for whose tenant `demo` the token is.
+    pub(crate) public_url: String,
     /// A token of 823 bytes, signed with RS256 as most are.
     pub(crate) token: String,
 }
@@ -44,14 +45,14 @@ impl Issuer {
                 let _ended_early = serve(BufReader::new(connection), keys.get()).await;
             }
         });
-        Ok(Self { name: issuer, audience, keys_url, token: tokens.rs256 })
+        let public_url = audience.trim_end_matches("/demo/mcp").to_owned();
+        Ok(Self { name: issuer, keys_url, public_url, token: tokens.rs256 })
     }
 
     /// The settings of a tenant that takes its tokens.
     pub(crate) fn settings(&self) -> OauthSettings {
         OauthSettings {
             issuer: self.name.clone(),
-            audience: vec![self.audience.clone()],
             scopes: vec!["mcp".to_owned()],
             jwks_url: self.keys_url.clone(),
             ..OauthSettings::default()

@@ -117,7 +117,9 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
                 oauth: issuer.settings(),
                 ..open()
             };
-            let node = node(Settings::default()).tenant("demo", tenant, roundhouse::native(Echo));
+            let mut settings = Settings::default();
+            settings.front.public_url = Some(issuer.public_url.clone());
+            let node = node(settings).tenant("demo", tenant, roundhouse::native(Echo));
             let node = node.start().await?;
             let url = node.url("demo").replacen("http://", &format!("http://{}@", issuer.token), 1);
             Ok((url, vec![node]))
