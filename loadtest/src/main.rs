@@ -10,6 +10,7 @@ mod compare;
 mod cores;
 mod everything;
 mod figures;
+mod issuer;
 mod local;
 mod mcp;
 mod ours;

@@ -11,7 +11,7 @@ use crate::servers::Which;
 use crate::target::{self, Counts, Started, Target};
 
 /// The name of each server, and its description.
-const ALL: [(&str, Which, &str); 11] = [
+const ALL: [(&str, Which, &str); 12] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
     (
         "bare-sse",
@@ -20,6 +20,11 @@ const ALL: [(&str, Which, &str); 11] = [
     ),
     ("handler", Which::Handler, "a node with an echo on the Handler trait"),
     ("handler-keys", Which::HandlerKeys, "the same, whose clients send a key with each request"),
+    (
+        "handler-oauth",
+        Which::HandlerOauth,
+        "the same, whose clients send a token of a mock issuer with each request",
+    ),
     ("handler-redis", Which::HandlerRedis, "the same, with its records and logs in a Redis"),
     ("handler-sleepy", Which::HandlerSleepy, "the same, whose sessions sleep after a second"),
     ("rmcp-mounted", Which::RmcpMounted, "a node with the same rmcp service as rmcp-own, mounted"),

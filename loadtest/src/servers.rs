@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use tenants::KeySettings;
 use tokio::time::{Instant, interval_at};
 
+use crate::issuer::Issuer;
 use crate::{child, cluster, service};
 
 /// The maximum number of sessions of a measured node, and of its tenant.
@@ -59,6 +60,8 @@ pub(crate) enum Which {
     Handler,
     /// A node with a handler, whose clients have keys.
     HandlerKeys,
+    /// A node with a handler, whose clients have tokens of an issuer.
+    HandlerOauth,
     /// A node with a handler, and a Redis for its records and logs.
     HandlerRedis,
     /// A node with a mounted rmcp service.
@@ -105,6 +108,20 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
             let node = node(Settings::default()).tenant("demo", tenant, roundhouse::native(Echo));
             let node = node.start().await?;
             let url = node.url("demo").replacen("http://", &format!("http://{KEY}@"), 1);
+            Ok((url, vec![node]))
+        }),
+        Which::HandlerOauth => nodes(async {
+            let issuer = Issuer::start().await?;
+            let tenant = tenants::Settings {
+                auth: Some("oauth".into()),
+                oauth: issuer.settings(),
+                ..open()
+            };
+            let mut settings = Settings::default();
+            settings.front.public_url = Some(issuer.public_url.clone());
+            let node = node(settings).tenant("demo", tenant, roundhouse::native(Echo));
+            let node = node.start().await?;
+            let url = node.url("demo").replacen("http://", &format!("http://{}@", issuer.token), 1);
             Ok((url, vec![node]))
         }),
         Which::RmcpMounted => nodes(async {

@@ -5,6 +5,8 @@ import { saw } from './scenarios.mjs';
 // An application that registers itself and keeps what it gets in memory.
 export class Application {
     redirectUrl = 'http://127.0.0.1:1/callback';
+    // The id, if it is the URL of a document: then the application does not register itself.
+    clientMetadataUrl = process.env.STORY_CLIENT_ID;
     clientMetadata = {
         client_name: 'scenarios',
         redirect_uris: [this.redirectUrl],
@@ -29,13 +31,14 @@ export class Application {
     codeVerifier = () => this.verifier;
 
     async redirectToAuthorization(url) {
-        saw('redirected', { resource: url.searchParams.get('resource'), scope: url.searchParams.get('scope') });
+        const [resource, scope, client] = ['resource', 'scope', 'client_id'].map((name) => url.searchParams.get(name));
+        saw('redirected', { resource, scope, client });
         this.back = await browse(url, this.redirectUrl);
     }
 }
 
-// Follows redirects as a browser does, until they lead back to the application.
-async function browse(url, end) {
+// Follows redirects as a browser does, until they lead back to the application or, without `end`, to a page.
+export async function browse(url, end) {
     const cookies = new Map();
     for (let hops = 0; hops < 10; hops += 1) {
         const cookie = [...cookies].map(([name, value]) => `${name}=${value}`).join('; ');
@@ -45,9 +48,10 @@ async function browse(url, end) {
             cookies.set(name, value);
         }
         const location = response.headers.get('location');
+        if (!location && !end && response.ok) return undefined;
         if (!location) throw new Error(`no redirect from ${url}: ${response.status} ${await response.text()}`);
         url = new URL(location, url);
-        if (url.href.startsWith(end)) return url.searchParams;
+        if (end && url.href.startsWith(end)) return url.searchParams;
     }
     throw new Error('too many redirects');
 }

@@ -57,7 +57,8 @@ def provider(url, oauth, metadata, result):
 
     async def redirect(target):
         asked = urllib.parse.parse_qs(urllib.parse.urlparse(target).query)
-        scenarios.saw("redirected", resource=asked.get("resource", [None])[0], scope=asked.get("scope", [None])[0])
+        first = {name: asked.get(name, [None])[0] for name in ("resource", "scope", "client_id")}
+        scenarios.saw("redirected", resource=first["resource"], scope=first["scope"], client=first["client_id"])
         back.update(await anyio.to_thread.run_sync(browse, target))
 
     async def callback():
@@ -70,4 +71,6 @@ def provider(url, oauth, metadata, result):
         response_types=["code"],
         token_endpoint_auth_method="none",
     )
-    return oauth(url, metadata, Memory(), redirect, callback)
+    # The id, if it is the URL of a document: then the application does not register itself.
+    document = {"client_metadata_url": os.environ["STORY_CLIENT_ID"]} if "STORY_CLIENT_ID" in os.environ else {}
+    return oauth(url, metadata, Memory(), redirect, callback, **document)

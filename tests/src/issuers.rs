@@ -1,5 +1,6 @@
 //! Authorization servers: one that signs what a test asks for, and one that real clients sign in at.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::registry::certify;
 use crate::tools;
 
 /// How long an issuer may take to start.
@@ -20,6 +22,10 @@ pub struct Issuer {
     /// The issuer, as its tokens name it.
     pub url: String,
     control: String,
+    /// The id of the only client, if that is the URL of a document about it.
+    pub client: String,
+    /// The certificates of the site with that document.
+    _certificates: Option<tempfile::TempDir>,
 }
 
 impl Issuer {
@@ -33,10 +39,31 @@ impl Issuer {
         Self::start("provider.mjs", &[scopes, &lasts_secs.to_string()]).await
     }
 
+    /// The same. It registers no client, and knows the one of [`Issuer::client`] by the document that it
+    /// fetches. The client may have its users sent to one of these callbacks.
+    pub async fn provider_of_a_document(scopes: &str, callbacks: &[&str]) -> Result<Self> {
+        let certificates = tempfile::tempdir()?;
+        certify(certificates.path())?;
+        let folder = certificates.path().display().to_string();
+        let arguments = [&[scopes, "600", &folder], callbacks].concat();
+        let trusted = certificates.path().join("ca");
+        let started = Self::start_trusting("provider.mjs", &arguments, Some(&trusted)).await?;
+        Ok(Self { _certificates: Some(certificates), ..started })
+    }
+
     async fn start(script: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_trusting(script, arguments, None).await
+    }
+
+    async fn start_trusting(
+        script: &str,
+        arguments: &[&str],
+        authority: Option<&Path>,
+    ) -> Result<Self> {
         let script = tools::root().join("tests/servers/issuers").join(script);
         let mut command = Command::new(tools::node());
         command.arg(script).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.envs(authority.map(|authority| ("NODE_EXTRA_CA_CERTS", authority)));
         let mut process = command.stderr(Stdio::null()).kill_on_drop(true).spawn()?;
         let mut lines = BufReader::new(process.stdout.take().context("no stdout")?).lines();
         let first = async {
@@ -50,7 +77,8 @@ impl Issuer {
         let told = tokio::time::timeout(START, first).await.context("no issuer in time")??;
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
-        Ok(Self { process, url: text("issuer"), control: text("control") })
+        let (url, control, client) = (text("issuer"), text("control"), text("client"));
+        Ok(Self { process, url, control, client, _certificates: None })
     }
 
     /// Signs a token. `wanted` may have `kid`, `header` and `claims`; `null` removes a header or claim.

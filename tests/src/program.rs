@@ -42,6 +42,12 @@ impl Program {
         self.play_with(url, scenario, &[("STORY_SIGNS_IN", "1")]).await
     }
 
+    /// The same, as an application whose id is the URL of a document about it.
+    pub async fn play_signed_in_as(self, url: &str, scenario: &str, id: &str) -> Result<Seen> {
+        let env = [("STORY_SIGNS_IN", "1"), ("STORY_CLIENT_ID", id)];
+        self.play_with(url, scenario, &env).await
+    }
+
     async fn play_with(self, url: &str, scenario: &str, env: &[(&str, &str)]) -> Result<Seen> {
         let (program, script) = self.command();
         let mut command = Command::new(program);

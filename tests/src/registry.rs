@@ -106,7 +106,7 @@ impl Drop for Registry {
 }
 
 /// Writes an authority (`ca`), and a certificate that it signed (`cert`, `key`).
-fn certify(dir: &Path) -> Result<()> {
+pub(crate) fn certify(dir: &Path) -> Result<()> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;

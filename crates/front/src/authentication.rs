@@ -228,6 +228,18 @@ impl Credential {
     }
 }
 
+/// Which bytes a token may have (RFC 6750, section 2.1).
+const TOKEN_BYTES: [bool; 256] = {
+    let mut bytes = [false; 256];
+    let mut byte = 0;
+    while byte < u8::MAX {
+        let is_mark = matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
+        bytes[byte as usize] = byte.is_ascii_alphanumeric() || is_mark;
+        byte += 1;
+    }
+    bytes
+};
+
 /// The token of a header `Bearer TOKEN`. The scheme is written in any case (RFC 9110, section 11.1).
 fn bearer(authorization: &str) -> Result<&str, Unauthenticated> {
     let (scheme, token) = authorization.split_once(' ').unwrap_or((authorization, ""));
@@ -235,9 +247,10 @@ fn bearer(authorization: &str) -> Result<&str, Unauthenticated> {
         return Err(Unauthenticated::Scheme);
     }
     let token = token.trim_matches(' ');
-    // RFC 6750, section 2.1.
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-    let is_formed = !token.is_empty() && token.bytes().all(is_token);
+    // Looks at each byte: tokens are long, and to stop at a wrong one costs the right ones more.
+    let is_formed = token
+        .bytes()
+        .fold(!token.is_empty(), |formed, byte| formed & TOKEN_BYTES[usize::from(byte)]);
     if is_formed { Ok(token) } else { Err(Unauthenticated::Malformed) }
 }
 
@@ -246,6 +259,7 @@ mod tests {
     use std::time::Duration;
 
     use actors::{Revocation, RevocationTimes, Revocations};
+    use proptest::prelude::*;
     use tenants::{ClaimValues, KeySettings, OauthSettings, Settings};
 
     use super::*;
@@ -386,5 +400,25 @@ mod tests {
         assert_eq!(all.map(find), ["revoked", "revoked", "found", "revoked"]);
         // The cache keeps no token of a revoked client.
         assert_eq!(all.map(find), ["revoked", "to be verified", "found", "to be verified"]);
+    }
+
+    proptest! {
+        /// Any header is read without a panic, and what counts as its token has no other characters.
+        #[test]
+        fn a_token_is_read_from_any_header(
+            text in "\\PC{0,40}|(?i:bearer)[ \t]{0,3}[A-Za-z0-9._~+/= ,\"-]{0,40}",
+            token in "[A-Za-z0-9._~+/=-]{1,40}",
+            spaces in " {1,3}",
+        ) {
+            if let Ok(found) = bearer(&text) {
+                prop_assert!(text.ends_with(found) || text.trim_end().ends_with(found));
+                let is_plain = |letter: char| letter.is_ascii_graphic() && !"\",:".contains(letter);
+                prop_assert!(!found.is_empty() && found.chars().all(is_plain), "{}", found);
+            }
+            let one = format!("bEARER{spaces}{token}");
+            prop_assert_eq!(bearer(&one), Ok(&*token));
+            let two = format!("Bearer {token},{token}");
+            prop_assert_eq!(bearer(&two), Err(Unauthenticated::Malformed));
+        }
     }
 }

@@ -103,3 +103,135 @@ fn problem(kind: &ErrorKind) -> TokenProblem {
         _ => TokenProblem::Form,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use ring::signature::{Ed25519KeyPair, KeyPair as _};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const AUDIENCE: &str = "https://mcp.example/mcp";
+
+    fn encoded(bytes: impl AsRef<[u8]>) -> String {
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// A token with this header and these claims, signed with the one key of the issuer.
+    fn signed(header: &str, claims: &str) -> String {
+        let signed = format!("{}.{}", encoded(header), encoded(claims));
+        format!("{signed}.{}", encoded(key().sign(signed.as_bytes())))
+    }
+
+    fn key() -> Ed25519KeyPair {
+        Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap()
+    }
+
+    fn checked(token: &str) -> Result<Identity, TokenProblem> {
+        crate::provider::install();
+        let x = encoded(key().public_key());
+        let keys = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "x": x, "kid": "ed" }] });
+        let keys = KeySet::parse(keys.to_string().as_bytes()).unwrap();
+        let (audiences, claims) = ([AUDIENCE.to_owned()], ClaimValues::of([("groups", "a")]));
+        let expected = Expected {
+            issuer: "https://i.example",
+            audiences: &audiences,
+            skew: Duration::from_secs(5),
+            claims: &claims,
+        };
+        verify(token, &header(token)?, &keys, &expected)
+    }
+
+    fn good_claims() -> Value {
+        json!({
+            "iss": "https://i.example", "aud": AUDIENCE, "sub": "ada", "exp": 4_000_000_000_u64,
+            "groups": ["a", "b"]
+        })
+    }
+
+    fn good() -> String {
+        signed(r#"{"alg":"EdDSA","kid":"ed","typ":"at+jwt"}"#, &good_claims().to_string())
+    }
+
+    #[test]
+    fn a_token_of_the_issuer_names_its_client_and_has_the_claims_that_count() {
+        let identity = checked(&good()).unwrap();
+        assert_eq!(identity.principal.name(), "sub:https://i.example ada");
+        assert_eq!(identity.claims, ClaimValues::of([("groups", "a")]));
+    }
+
+    /// JSON that is like a header or like claims.
+    fn near() -> impl Strategy<Value = String> {
+        let names = [
+            "alg", "kid", "typ", "crit", "jwk", "x5c", "iss", "aud", "sub", "exp", "nbf", "groups",
+        ];
+        let values = [
+            "\"none\"",
+            "\"HS256\"",
+            "\"EdDSA\"",
+            "\"ES256\"",
+            "\"ed\"",
+            "\"at+jwt\"",
+            "\"application/at+jwt\"",
+            "\"\u{e4}pplication/\"",
+            "\"https://i.example\"",
+            "\"https://mcp.example/mcp\"",
+            "[]",
+            "[\"https://mcp.example/mcp\",7]",
+            "{\"a\":[]}",
+            "4000000000",
+            "-1e300",
+            "null",
+            "\"\\ud800\"",
+        ];
+        let member = (prop::sample::select(names.to_vec()), prop::sample::select(values.to_vec()));
+        prop::collection::vec(member, 0..7).prop_map(|members| {
+            let members = members.iter().map(|(name, value)| format!("\"{name}\":{value}"));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn any_text_is_read_without_a_panic(text in "\\PC{0,60}|[A-Za-z0-9_.=-]{0,80}") {
+            let _ = is_jwt(&text);
+            prop_assert!(checked(&text).is_err());
+        }
+
+        /// What the issuer signed is refused if its header or its claims are wrong, and never panics.
+        #[test]
+        fn a_header_and_claims_of_any_form_are_read(head in near(), claims in near()) {
+            let token = signed(&head, &claims);
+            if let Ok(read) = header(&token) {
+                prop_assert!(read.crit.is_none());
+                let kind = read.typ.unwrap_or_else(|| "JWT".into()).to_ascii_lowercase();
+                let kind = kind.strip_prefix("application/").unwrap_or(&kind);
+                prop_assert!(matches!(kind, "jwt" | "at+jwt"), "{}", kind);
+            }
+            if checked(&token).is_ok() {
+                let read: Value = serde_json::from_str(&claims).unwrap();
+                prop_assert_eq!(&read["iss"], "https://i.example");
+                prop_assert_eq!(&read["exp"], 4_000_000_000_u64);
+                prop_assert!(read["sub"].is_string());
+                prop_assert!(head.contains("EdDSA"));
+            }
+        }
+
+        /// No other text than the issuer's is accepted, whichever character is another.
+        #[test]
+        fn a_changed_token_is_refused(at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9_.=-]") {
+            let mut token = good();
+            let at = at.index(token.len());
+            prop_assume!(token[at..=at] != letter);
+            token.replace_range(at..=at, &letter);
+            prop_assert!(checked(&token).is_err());
+            // The same signature, under another header.
+            let parts: Vec<&str> = token.split('.').collect();
+            let other = format!("{}.{}", encoded(r#"{"alg":"EdDSA"}"#), parts[1..].join("."));
+            prop_assert!(checked(&other).is_err());
+        }
+    }
+}

@@ -5,30 +5,29 @@ use url::Url;
 
 use crate::Ambiguous;
 
-/// How often a URI is decoded; one that is encoded more often is refused.
-const DECODED_MAX: usize = 4;
+/// Most forms of one URI; one that has more is refused.
+const FORMS_MAX: usize = 8;
 
-/// The URI as it is, as the URL standard normalises it, and decoded, until that changes nothing: servers
-/// look resources up by any of these. A decision about a resource must hold for each.
+/// The URI as it is, and what the URL standard's normalising and decoding make of it, in any order and as
+/// often as that changes something: servers look resources up by any of these. A decision about a resource
+/// must hold for each.
 pub fn uri_forms(uri: &str) -> Result<Vec<String>, Ambiguous> {
     let mut forms = vec![uri.to_owned()];
-    let mut form = uri.to_owned();
-    for _ in 0..=DECODED_MAX {
-        let normal = Url::parse(&form).map_or_else(|_| form.clone(), String::from);
-        let decoded = percent_decode_str(&normal).decode_utf8().map_err(|_| Ambiguous)?;
-        let decoded = decoded.into_owned();
-        let is_last = decoded == form;
-        for other in [normal, decoded.clone()] {
+    let mut at = 0;
+    while let Some(form) = forms.get(at) {
+        let normal = Url::parse(form).ok().map(String::from);
+        let decoded = percent_decode_str(form).decode_utf8().map_err(|_| Ambiguous)?.into_owned();
+        for other in normal.into_iter().chain([decoded]) {
             if !forms.contains(&other) {
                 forms.push(other);
             }
         }
-        if is_last {
-            return Ok(forms);
+        if forms.len() > FORMS_MAX {
+            return Err(Ambiguous);
         }
-        form = decoded;
+        at += 1;
     }
-    Err(Ambiguous)
+    Ok(forms)
 }
 
 #[cfg(test)]
@@ -48,6 +47,8 @@ mod tests {
             "file://localhost/secret/a",
             "file:///%73ecret/a",
             "file:\\\\\\secret\\a",
+            // Decoded first, and then normalised.
+            "file:%2f//secret/a",
         ] {
             let forms = uri_forms(uri).unwrap();
             assert!(forms.contains(&"file:///secret/a".to_owned()), "{uri}: {forms:?}");
@@ -67,7 +68,8 @@ mod tests {
 
     #[test]
     fn what_is_encoded_again_and_again_is_refused() {
-        assert_eq!(uri_forms("x:/%25252525252561"), Err(Ambiguous));
+        let again = format!("x:/%{}61", "25".repeat(FORMS_MAX));
+        assert_eq!(uri_forms(&again), Err(Ambiguous));
         assert_eq!(uri_forms("x:/%ff"), Err(Ambiguous));
     }
 }

@@ -4,5 +4,6 @@
 
 mod envelope;
 mod envelope_properties;
+mod named_properties;
 mod payload_properties;
 mod sse;
