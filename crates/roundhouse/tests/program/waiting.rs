@@ -101,8 +101,9 @@ fn a_single_node_whose_redis_is_away_is_not_ready() {
     let (admin, redis) = (free_port(), free_port());
     let settings = format!("store.url = 'redis://127.0.0.1:{redis}'\n{}", tenant("a"));
     let _node = start(&settings, admin);
+    // It reads who was revoked before its first request.
     let why = await_answer(admin, "/readyz", |status, body| {
-        status == 503 && body.contains("the store cannot be reached")
+        status == 503 && body.contains("waiting for the store: it cannot be reached")
     });
     assert!(why.starts_with("not ready: "), "{why}");
     let folder = tempfile::tempdir().unwrap();
