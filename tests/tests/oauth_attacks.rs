@@ -214,7 +214,8 @@ async fn a_flood_of_opaque_tokens_is_bounded() -> Result<()> {
     );
     let attacked = Attacked::start(&issuer, &more)?;
     let says = json!({
-        "active": true, "sub": "ada", "exp": 4_000_000_000_u64, "aud": attacked.audience
+        "active": true, "sub": "ada", "iat": 3_999_996_400_u64,
+        "exp": 4_000_000_000_u64, "aud": attacked.audience
     });
     issuer.introspects("good", says).await?;
     let client = attacked.client("good").opened(json!({})).await?;
@@ -223,7 +224,8 @@ async fn a_flood_of_opaque_tokens_is_bounded() -> Result<()> {
     let before = issuer.introspections().await?;
     // Another tenant with the same issuer.
     let says = json!({
-        "active": true, "sub": "bob", "exp": 4_000_000_000_u64, "aud": attacked.audience
+        "active": true, "sub": "bob", "iat": 3_999_996_400_u64,
+        "exp": 4_000_000_000_u64, "aud": attacked.audience
     });
     issuer.introspects("beside", says).await?;
     let beside = Client::new(format!("{}/beside/mcp", attacked.node.base), NEWEST);

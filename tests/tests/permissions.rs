@@ -327,6 +327,7 @@ async fn claims_of_a_token_decide_like_scopes_also_after_a_change_of_the_rules()
     // An issuer that is asked about a token says its claims.
     let mut says = claims(json!({ "groups": "staff" }));
     (says["active"], says["exp"]) = (json!(true), json!(4_000_000_000_u64));
+    says["iat"] = json!(3_999_996_400_u64);
     issuer.introspects("opaque", says).await?;
     let opaque = opened(&node, "opaque").await?;
     ensure!(opaque.ask(simple(&opaque)).await?.get("result").is_some());

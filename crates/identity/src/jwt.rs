@@ -145,8 +145,8 @@ mod tests {
 
     fn good_claims() -> Value {
         json!({
-            "iss": "https://i.example", "aud": AUDIENCE, "sub": "ada", "exp": 4_000_000_000_u64,
-            "groups": ["a", "b"]
+            "iss": "https://i.example", "aud": AUDIENCE, "sub": "ada", "iat": 3_999_996_400_u64,
+            "exp": 4_000_000_000_u64, "groups": ["a", "b"]
         })
     }
 
@@ -164,7 +164,8 @@ mod tests {
     /// JSON that is like a header or like claims.
     fn near() -> impl Strategy<Value = String> {
         let names = [
-            "alg", "kid", "typ", "crit", "jwk", "x5c", "iss", "aud", "sub", "exp", "nbf", "groups",
+            "alg", "kid", "typ", "crit", "jwk", "x5c", "iss", "aud", "sub", "iat", "exp", "nbf",
+            "groups",
         ];
         let values = [
             "\"none\"",
