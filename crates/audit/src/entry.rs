@@ -108,6 +108,8 @@ pub enum FieldValue<'a> {
 pub struct Entry<'a> {
     /// Joins the two records of a call.
     pub call: Option<CallId>,
+    /// What names the client: `key`, `subject` or `client`, which is the id of a client of the issuer.
+    pub principal: Option<&'static str>,
     /// The issuer of the client's token.
     pub issuer: Option<&'a str>,
     /// The subject: of the key or the token of the client, or the one that is revoked.
@@ -126,7 +128,7 @@ pub struct Entry<'a> {
     pub is_ambiguous: bool,
     /// The parts of the payload that the tenant's settings name.
     pub fields: &'a [(&'a str, FieldValue<'a>)],
-    /// What the operator did.
+    /// What is done, where no method says it.
     pub action: Option<&'a str>,
     /// Who did it: the name of a credential of operators.
     pub by: Option<&'a str>,

@@ -35,6 +35,7 @@ pub(crate) fn write(
     }
     line.text("node", Some(node), NAME_BYTES_MAX);
     line.text("tenant", tenant, NAME_BYTES_MAX);
+    line.text("principal", entry.principal, NAME_BYTES_MAX);
     line.text("issuer", entry.issuer, PRINCIPAL_BYTES_MAX);
     line.text("subject", entry.subject, PRINCIPAL_BYTES_MAX);
     if let Some(session) = entry.session {
@@ -235,6 +236,7 @@ mod tests {
     fn a_begin_and_an_end_have_all_that_is_known() {
         let begin = Entry {
             call: Some(CallId(0xab)),
+            principal: Some("subject"),
             issuer: Some("https://i.example"),
             subject: Some("ada"),
             session: Some(SessionDigest(1)),
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(
             line(Kind::Begin, &begin),
             "{\"time\":\"t\",\"kind\":\"begin\",\"call\":\"000000000000000000000000000000ab\",\
-             \"node\":\"n1\",\"tenant\":\"acme\",\"issuer\":\"https://i.example\",\
+             \"node\":\"n1\",\"tenant\":\"acme\",\"principal\":\"subject\",\"issuer\":\"https://i.example\",\
              \"subject\":\"ada\",\"session\":\"0000000000000001\",\"endpoint\":\"mcp\",\
              \"request\":\"7\",\"method\":\"tools/call\",\"tool\":\"echo\",\
              \"fields\":{\"params.arguments.path\":\"/etc\",\"params.arguments.n\":-1.5},\

@@ -53,7 +53,8 @@ pub(crate) fn refuse(
     };
     let (code, message) = match why {
         Unauthenticated::Token(TokenProblem::Unavailable) => {
-            return Refused::issuer_unavailable(TokenProblem::Unavailable.to_string());
+            let refused = Refused::issuer_unavailable(TokenProblem::Unavailable.to_string());
+            return refused.at_sign_in(name_of(why));
         }
         Unauthenticated::Missing => {
             (Code::Needed, format!("the endpoint needs {}", needed(credentials)))
@@ -87,7 +88,25 @@ pub(crate) fn refuse(
         _ => rules.scopes.clone(),
     });
     let challenge = header(code, &message, scopes.as_ref(), metadata_url.as_deref());
-    Refused::unauthenticated(code.status(), challenge, message)
+    Refused::unauthenticated(code.status(), challenge, message).at_sign_in(name_of(why))
+}
+
+/// The reason in audit records.
+fn name_of(why: &Unauthenticated) -> &'static str {
+    match why {
+        Unauthenticated::Missing => "no_credential",
+        Unauthenticated::Scheme => "unknown_scheme",
+        Unauthenticated::Malformed => "malformed",
+        Unauthenticated::Key(KeyProblem::Unknown) => "unknown_key",
+        Unauthenticated::Key(KeyProblem::Expired) => "expired_key",
+        Unauthenticated::Token(TokenProblem::Expired) => "expired_token",
+        Unauthenticated::Token(TokenProblem::Audience) => "token_of_other_audience",
+        Unauthenticated::Token(TokenProblem::Issuer) => "token_of_other_issuer",
+        Unauthenticated::Token(TokenProblem::Signature | TokenProblem::Key) => "wrong_signature",
+        Unauthenticated::Token(TokenProblem::Unavailable) => "issuer_unavailable",
+        Unauthenticated::Token(_) => "invalid_token",
+        Unauthenticated::Scope(_) => "insufficient_scope",
+    }
 }
 
 /// What a client is to send.

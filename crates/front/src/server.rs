@@ -64,6 +64,7 @@ impl Operators {
     pub fn serve(admin: &AdminSettings, readiness: Readiness) -> Result<Self, Error> {
         metrics::register_metrics();
         identity::register_metrics();
+        audit::register_metrics();
         let drain = Arc::new(Drain::default());
         let handle = Arc::new(OnceLock::new());
         let operated = Operated {
