@@ -1,0 +1,575 @@
+//! The audit log of whole nodes: what is in the file, and when; and what happens if it cannot be
+//! written.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::Digest as _;
+use tests::mcp::{Client, final_response};
+use tests::recorded::Recorded;
+use tests::sse::Events;
+use tests::{Node, Setup, check, tools};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+use tokio::time::{sleep, timeout};
+
+const NEWEST: &str = "2025-11-25";
+const WITH_BATCHES: &str = "2025-03-26";
+
+/// Opens a pipe that has no writer yet.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// A folder with an audit file.
+struct Log {
+    folder: tempfile::TempDir,
+}
+
+impl Log {
+    fn new() -> Result<Self> {
+        Ok(Self { folder: tempfile::tempdir()? })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("audit.jsonl")
+    }
+
+    fn of(&self, setup: Setup) -> Setup {
+        setup.with("audit.to", "file").with("audit.file", self.path().display())
+    }
+
+    /// The whole lines of the file.
+    fn records(&self) -> Result<Vec<Value>> {
+        records_of(&self.path())
+    }
+
+    /// The records that fulfil a condition, once there are so many.
+    async fn find(&self, count: usize, fits: impl Fn(&Value) -> bool) -> Result<Vec<Value>> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut found = self.records()?;
+            found.retain(&fits);
+            if found.len() >= count {
+                ensure!(found.len() == count, "more than {count}: {found:?}");
+                return Ok(found);
+            }
+            let late = Instant::now() > until;
+            ensure!(!late, "{} of {count} records in {:?}", found.len(), self.records()?);
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// The one record that fulfils a condition.
+    async fn one(&self, fits: impl Fn(&Value) -> bool) -> Result<Value> {
+        Ok(self.find(1, fits).await?.remove(0))
+    }
+
+    /// The end of the call that has this begin.
+    async fn end_of(&self, begin: &Value) -> Result<Value> {
+        self.one(|record| record["kind"] == "end" && record["call"] == begin["call"]).await
+    }
+}
+
+fn records_of(file: &Path) -> Result<Vec<Value>> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+    whole.lines().map(|line| serde_json::from_str(line).context(line.to_owned())).collect()
+}
+
+fn is_begin(record: &Value, name: &str) -> bool {
+    record["kind"] == "begin" && record["tool"] == name
+}
+
+fn digest(session: &str) -> String {
+    let digest = sha2::Sha256::digest(session);
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Two clients with keys: `reader` may call one tool, `writer` every tool.
+fn ruled() -> (String, String, String) {
+    let [reader, writer] = ["1", "2"].map(|digit| format!("rhk_{}", digit.repeat(64)));
+    let text = format!(
+        "[tenants.demo]
+         auth = 'keys'
+         [tenants.demo.keys.reader]
+         sha256 = '{}'
+         [tenants.demo.keys.writer]
+         sha256 = '{}'
+         subject = 'ada'
+         scopes = ['write']
+         [tenants.demo.permissions.read]
+         tools = ['test_simple_text']
+         [tenants.demo.permissions.write]
+         scopes = ['write']
+         tools = ['*']
+         prompts = ['*']
+         resources = ['*']
+         [tenants.demo.backends.main]
+         kind = 'native'
+         name = 'everything'
+        ",
+        check::sha256(&reader),
+        check::sha256(&writer)
+    );
+    (reader, writer, text)
+}
+
+#[tokio::test]
+async fn a_begin_is_in_the_file_while_the_tool_runs_and_an_end_afterwards() -> Result<()> {
+    let log = Log::new()?;
+    let script = tools::root().join("tests/servers/reader.py").display().to_string();
+    let server = Setup::hosting([tools::python("py1").display().to_string(), script]);
+    let node = Node::start(&log.of(server).with("audit.sync", true))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    for call in 1..6 {
+        let result = client.tool("read", json!({ "path": log.path() })).await?;
+        let text = result["content"][0]["text"].as_str().context("no text")?;
+        let seen: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        let begins: Vec<_> = seen.iter().filter(|record| is_begin(record, "read")).collect();
+        ensure!(begins.len() == call, "call {call}: {text}");
+        let ended = |begin: &Value| {
+            seen.iter().any(|record| record["kind"] == "end" && record["call"] == begin["call"])
+        };
+        ensure!(!ended(begins[call - 1]), "the end is there before the call is over: {text}");
+    }
+    let begins = log.find(5, |record| is_begin(record, "read")).await?;
+    let ids: HashSet<_> = begins.iter().map(|begin| begin["call"].to_string()).collect();
+    ensure!(ids.len() == 5, "{begins:?}");
+    let session = client.session.clone().context("no session")?;
+    let begin = &begins[0];
+    for (key, value) in [
+        ("tenant", json!("demo")),
+        ("node", json!("local")),
+        ("endpoint", json!("mcp")),
+        ("method", json!("tools/call")),
+        ("session", json!(digest(&session))),
+    ] {
+        ensure!(begin[key] == value, "{key}: {begin}");
+    }
+    let time = begin["time"].as_str().context("no time")?;
+    ensure!(time.len() == 24 && time.ends_with('Z'), "{begin}");
+    ensure!(begin["bytes_in"].as_u64() > Some(50) && begin.get("principal").is_none(), "{begin}");
+    let end = log.end_of(begin).await?;
+    ensure!(end["outcome"] == "result" && end["status"] == 200, "{end}");
+    ensure!(end["ms"].as_f64() > Some(0.0) && end["bytes_out"].as_u64() > Some(50), "{end}");
+    let initialize = log.one(|record| record["method"] == "initialize").await?;
+    ensure!(initialize.get("session").is_none(), "{initialize}");
+    ensure!(log.end_of(&initialize).await?["session"] == digest(&session));
+    let text = std::fs::read_to_string(log.path())?;
+    ensure!(!text.contains(&session), "the id of a session is in the file");
+    ensure!(!text.contains("path"), "a payload is in the file: {text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_is_killed_leaves_the_begin_of_its_call() -> Result<()> {
+    let log = Log::new()?;
+    let mut node = Node::start(&log.of(Setup::demo()))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    let call = client.send(client.call("rh_sleep", json!({ "ms": 60_000 })));
+    let seen = log.one(|record| is_begin(record, "rh_sleep"));
+    let begin = tokio::select! {
+        seen = seen => seen?,
+        answered = call => anyhow::bail!("the call has ended: {answered:?}"),
+    };
+    node.kill()?;
+    let after = log.records()?;
+    ensure!(after.iter().any(|record| *record == begin), "{after:?}");
+    let ended = |record: &Value| record["kind"] == "end" && record["call"] == begin["call"];
+    ensure!(!after.iter().any(ended), "{after:?}");
+    // The next process appends.
+    let node = Node::start(&log.of(Setup::demo()))?;
+    Client::open(node.demo(), NEWEST).await?;
+    let calls = log.find(2, |record| record["method"] == "initialize").await?;
+    ensure!(calls[0]["call"] != calls[1]["call"], "{calls:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_member_of_a_batch_has_records_of_its_own() -> Result<()> {
+    let log = Log::new()?;
+    let (reader, _, text) = ruled();
+    let node = Node::start(&log.of(Setup::config(text)))?;
+    let client = Client::new(node.demo(), WITH_BATCHES).with_key(&reader).opened(json!({})).await?;
+    let (allowed, denied) =
+        (client.call("test_simple_text", json!({})), client.call("rh_echo", json!({})));
+    let batch = json!([
+        allowed,
+        denied,
+        client.message("tools/list", json!({})),
+        client.message("ping", json!({})),
+        client.message("no/such/method", json!({})),
+        { "jsonrpc": "2.0", "method": "notifications/roots/list_changed" },
+        7,
+    ]);
+    let answer = client.http(Method::POST).json(&batch).send().await?;
+    check::status(&answer, 200)?;
+    let _ = answer.text().await?;
+    let begin = log.one(|record| is_begin(record, "test_simple_text")).await?;
+    ensure!(begin["request"] == allowed["id"].to_string(), "{begin}");
+    let end = log.end_of(&begin).await?;
+    ensure!(end["outcome"] == "result" && end["bytes_out"].as_u64() > Some(10), "{end}");
+    let refused =
+        log.one(|record| record["kind"] == "refused" && record["tool"] == "rh_echo").await?;
+    ensure!(refused["reason"] == "permissions" && refused["subject"] == "reader", "{refused}");
+    ensure!(refused["code"] == -32602, "{refused}");
+    log.one(|record| record["kind"] == "refused" && record["reason"] == "malformed").await?;
+    let list = log.one(|record| record["method"] == "tools/list").await?;
+    ensure!(log.end_of(&list).await?["outcome"] == "result");
+    let roots = "notifications/roots/list_changed";
+    ensure!(log.one(|record| record["method"] == roots).await?["kind"] == "message");
+    let all = log.records()?;
+    ensure!(!all.iter().any(|record| record["method"] == "ping"), "{all:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refusal_and_a_failed_sign_in_have_one_record_each() -> Result<()> {
+    let log = Log::new()?;
+    let (reader, writer, text) = ruled();
+    let node = Node::start(&log.of(Setup::config(text)))?;
+    let client = Client::new(node.demo(), NEWEST).with_key(&reader).opened(json!({})).await?;
+    let denied = client.ask(client.call("rh_echo", json!({}))).await?;
+    ensure!(denied["error"]["code"] == -32602, "{denied}");
+    let refused = log.one(|record| record["kind"] == "refused").await?;
+    for (key, value) in [
+        ("tool", "rh_echo"),
+        ("reason", "permissions"),
+        ("principal", "key"),
+        ("subject", "reader"),
+    ] {
+        ensure!(refused[key] == value, "{key}: {refused}");
+    }
+    ensure!(refused["session"] == digest(client.session.as_ref().context("no session")?));
+
+    // Another client's session is not there: the call began, and was refused.
+    let stranger = client.twin().with_key(&writer);
+    check::status(&stranger.send(stranger.call("rh_echo", json!({}))).await?, 404)?;
+    let begin = log.one(|record| is_begin(record, "rh_echo")).await?;
+    ensure!(begin["subject"] == "ada" && begin["session"] == refused["session"], "{begin}");
+    let end = log.end_of(&begin).await?;
+    ensure!(end["outcome"] == "refused" && end["status"] == 404, "{end}");
+    check::status(&stranger.get(None).await?, 404)?;
+    log.one(|record| record["kind"] == "refused" && record["status"] == 404).await?;
+
+    let mut nobody = client.twin();
+    for (key, reason) in [
+        (None, "no_credential"),
+        (Some(format!("rhk_{}", "3".repeat(64))), "unknown_key"),
+        (Some("{".to_owned()), "malformed"),
+    ] {
+        nobody.key = key;
+        nobody.send(nobody.call("rh_echo", json!({}))).await?;
+        let failed = log.one(|record| record["reason"] == reason).await?;
+        ensure!(failed["kind"] == "sign_in_failed" && failed["tenant"] == "demo", "{failed}");
+        ensure!(failed["status"].as_u64() >= Some(400) && failed.get("subject").is_none());
+    }
+    check::status(&client.delete().await?, 204)?;
+    let ended = log.one(|record| record["action"] == "end_session").await?;
+    ensure!(ended["kind"] == "message" && ended["subject"] == "reader", "{ended}");
+    let text = std::fs::read_to_string(log.path())?;
+    for secret in [&reader, &writer, &"3".repeat(64)] {
+        ensure!(!text.contains(secret.as_str()), "a key is in the file");
+    }
+    ensure!(!text.contains(client.session.as_deref().context("no session")?));
+    Ok(())
+}
+
+#[tokio::test]
+async fn arguments_are_recorded_only_where_the_tenant_names_them() -> Result<()> {
+    let log = Log::new()?;
+    let tenant = |name: &str, fields: &str| {
+        format!(
+            "[tenants.{name}]\nauth = 'open'\naudit.fields = [{fields}]\n\
+             [tenants.{name}.backends.main]\nkind = 'native'\nname = 'everything'\n"
+        )
+    };
+    let text =
+        tenant("demo", "'params.arguments.text', 'params.arguments.n.deep'") + &tenant("other", "");
+    let node = Node::start(&log.of(Setup::config(text)))?;
+    let hostile = "a\"\n{\"kind\":\"begin\"}\u{202e}";
+    for tenant in ["demo", "other"] {
+        let client = Client::open(node.mcp(tenant), NEWEST).await?;
+        let arguments = json!({ "text": hostile, "n": { "deep": [1, 2] }, "token": "hidden" });
+        client.ask(client.call("rh_echo", arguments)).await?;
+        client.ask(client.call("bad\n\"name", json!({}))).await?;
+    }
+    let begins = log.find(2, |record| is_begin(record, "rh_echo")).await?;
+    for begin in begins {
+        match begin["tenant"].as_str() {
+            Some("demo") => {
+                let fields = json!({
+                    "params.arguments.text": hostile,
+                    "params.arguments.n.deep": "[1,2]",
+                });
+                ensure!(begin["fields"] == fields, "{begin}");
+            }
+            _ => ensure!(begin.get("fields").is_none(), "{begin}"),
+        }
+    }
+    log.find(2, |record| is_begin(record, "bad\n\"name")).await?;
+    let text = std::fs::read_to_string(log.path())?;
+    ensure!(!text.contains("hidden") && !text.contains('\u{202e}'), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_transport_of_2024_has_ends_also_if_the_post_is_at_another_node() -> Result<()> {
+    let log = Log::new()?;
+    let setup = || log.of(Setup::demo());
+    let cluster = Recorded::start([setup(), setup()]).await?;
+    let (streaming, posting) = (cluster.node(0)?, cluster.node(1)?);
+    let opener = Client::new(format!("{}/demo/sse", streaming.base), "2024-11-05");
+    let mut events = Events::of(opener.get(None).await?)?;
+    let endpoint = events.next().await?.context("no endpoint")?;
+    let path = endpoint.data.context("no data")?;
+    let mut poster = Client::new(format!("{}{path}", streaming.base), "2024-11-05");
+    let initialize = poster.message("initialize", poster.introduction(json!({})));
+    check::status(&poster.send(initialize).await?, 202)?;
+    events.message().await?.context("no answer")?;
+    check::status(&poster.notify("notifications/initialized", json!({})).await?, 202)?;
+    poster.url = format!("{}{path}", posting.base);
+    check::status(&poster.send(poster.call("test_simple_text", json!({}))).await?, 202)?;
+    events.message().await?.context("no answer")?;
+    let begin = log.one(|record| is_begin(record, "test_simple_text")).await?;
+    let end = log.end_of(&begin).await?;
+    ensure!(end["outcome"] == "result" && begin["endpoint"] == "messages", "{begin} {end}");
+    ensure!(begin["node"] != end["node"], "{begin} {end}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_over_standard_streams_is_recorded_as_well() -> Result<()> {
+    let log = Log::new()?;
+    let mut command = Command::new(tools::built("roundhouse"));
+    command.args(["stdio", "--tenant", "demo"]).kill_on_drop(true);
+    command.env("ROUNDHOUSE__AUDIT__TO", "file").env("ROUNDHOUSE__AUDIT__FILE", log.path());
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut child = command.stderr(std::process::Stdio::null()).spawn()?;
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
+    let params = json!({ "protocolVersion": WITH_BATCHES, "capabilities": {},
+        "clientInfo": { "name": "scenarios", "version": "1" } });
+    let request = |id: i32, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    let call = |id, tool: &str| request(id, "tools/call", json!({ "name": tool, "arguments": {} }));
+    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let batch = json!([call(3, "test_simple_text"), call(4, "test_error_handling")]);
+    for (message, answers) in [
+        (request(1, "initialize", params), 1),
+        (initialized, 0),
+        (call(2, "test_image_content"), 1),
+        (batch, 2),
+    ] {
+        stdin.write_all(format!("{message}\n").as_bytes()).await?;
+        for _ in 0..answers {
+            timeout(Duration::from_secs(30), lines.next_line()).await??.context("no answer")?;
+        }
+    }
+    for (tool, outcome) in [
+        ("test_image_content", "result"),
+        ("test_simple_text", "result"),
+        ("test_error_handling", "tool_error"),
+    ] {
+        let begin = log.one(|record| is_begin(record, tool)).await?;
+        ensure!(begin["endpoint"] == "stdio", "{begin}");
+        ensure!(log.end_of(&begin).await?["outcome"] == outcome);
+    }
+    drop(stdin);
+    ensure!(timeout(Duration::from_secs(30), child.wait()).await??.success());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rotation_under_load_loses_no_line_and_splits_none() -> Result<()> {
+    let log = Log::new()?;
+    let setup = log.of(Setup::demo()).with("audit.file_bytes_max", "16K");
+    let node = Node::start(&setup.with("audit.files_max", 10_000))?;
+    let mut running = Vec::new();
+    for _ in 0..4 {
+        let client = Client::open(node.demo(), NEWEST).await?.keeping_connections();
+        running.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                client.tool("test_simple_text", json!({})).await?;
+            }
+            anyhow::Ok(())
+        }));
+    }
+    for client in running {
+        client.await??;
+    }
+    let status = node.stop(Duration::from_secs(40))?;
+    ensure!(status.success(), "{status}");
+    let (mut begins, mut ends, mut files) = (HashMap::new(), HashSet::new(), 0);
+    for file in std::fs::read_dir(log.folder.path())? {
+        let file = file?.path();
+        let text = std::fs::read_to_string(&file)?;
+        ensure!(text.is_empty() || text.ends_with('\n'), "{file:?} ends within a line");
+        // A batch may be longer than what was left of the file.
+        ensure!(text.len() < 64 << 10, "{file:?} has {} bytes", text.len());
+        files += 1;
+        for record in records_of(&file)? {
+            let call = record["call"].to_string();
+            match record["kind"].as_str() {
+                Some("begin") => ensure!(begins.insert(call, record).is_none(), "twice"),
+                Some("end") => ensure!(ends.insert(call), "twice: {record}"),
+                _ => {}
+            }
+        }
+    }
+    ensure!(begins.len() == 404 && files > 5, "{} begins in {files} files", begins.len());
+    ensure!(begins.keys().all(|call| ends.contains(call)), "{} ends", ends.len());
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_block_calls_are_refused_while_the_disk_is_full_and_everything_else_goes_on()
+-> Result<()> {
+    let log = Log::new()?;
+    let node = Node::start(&log.of(Setup::demo()).with("audit.hold_ms", 300))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    client.is_well().await?;
+    // As if the disk was full from now on.
+    std::fs::rename(log.path(), log.folder.path().join("before"))?;
+    symlink("/dev/full", log.path())?;
+    let until = Instant::now() + Duration::from_secs(20);
+    let refused = loop {
+        let began = Instant::now();
+        let response = client.send(client.call("rh_echo", json!({ "text": "x" }))).await?;
+        // Another status would end some clients.
+        check::status(&response, 200)?;
+        let answer = final_response(response).await?;
+        if answer.get("error").is_some() {
+            ensure!(began.elapsed() >= Duration::from_millis(250), "{:?}", began.elapsed());
+            break answer;
+        }
+        ensure!(Instant::now() < until, "calls go on without records: {}", node.output());
+        sleep(Duration::from_millis(50)).await;
+    };
+    ensure!(refused["error"]["code"] == -32000, "{refused}");
+    let text = refused["error"]["message"].as_str().context("no message")?;
+    ensure!(text.contains("audit record"), "{refused}");
+    let pong = client.request("ping", json!({})).await?;
+    ensure!(pong["result"] == json!({}), "{pong}");
+    let newcomer = Client::new(node.demo(), NEWEST);
+    let initialize = newcomer.message("initialize", newcomer.introduction(json!({})));
+    let response = newcomer.send(initialize).await?;
+    check::status(&response, 503)?;
+    check::header(&response, "retry-after")?;
+    let ready = reqwest::get(format!("{}/readyz", node.admin)).await?;
+    check::status(&ready, 503)?;
+    ensure!(ready.text().await?.contains("audit records cannot be written"));
+    ensure!(node.metric("roundhouse_audit_failing").await? == Some(1.0));
+    ensure!(node.metric("roundhouse_audit_refused_total").await? >= Some(2.0));
+    ensure!(node.output().contains("audit records cannot be written"), "{}", node.output());
+    // There is room again.
+    std::fs::remove_file(log.path())?;
+    let until = Instant::now() + Duration::from_secs(20);
+    while client.ask(client.call("test_simple_text", json!({}))).await?.get("error").is_some() {
+        ensure!(Instant::now() < until, "{}", node.output());
+    }
+    let unrecorded = |r: &Value| r["kind"] == "end" && r["reason"] == "audit";
+    let until = Instant::now() + Duration::from_secs(20);
+    while !log.records()?.iter().any(unrecorded) {
+        ensure!(Instant::now() < until, "{:?}", log.records()?);
+        sleep(Duration::from_millis(20)).await;
+    }
+    check::status(&reqwest::get(format!("{}/readyz", node.admin)).await?, 200)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_drop_calls_go_on_while_the_disk_is_full_and_each_tenants_gap_is_counted() -> Result<()>
+{
+    let log = Log::new()?;
+    let tenant = |name: &str| {
+        format!(
+            "[tenants.{name}]\nauth = 'open'\n\
+             [tenants.{name}.backends.main]\nkind = 'native'\nname = 'everything'\n"
+        )
+    };
+    symlink("/dev/full", log.path())?;
+    let setup = Setup::config(tenant("demo") + &tenant("quiet"))
+        .with("audit.when_full", "drop")
+        .with("audit.hold_ms", 200)
+        .with("audit.tenant_queue_records_max", 20);
+    let node = Node::start(&log.of(setup))?;
+    let loud = Client::open(node.demo(), NEWEST).await?;
+    let quiet = Client::open(node.mcp("quiet"), NEWEST).await?;
+    for _ in 0..50 {
+        loud.tool("test_simple_text", json!({})).await?;
+    }
+    let began = Instant::now();
+    quiet.tool("rh_echo", json!({ "text": "q" })).await?;
+    ensure!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    ensure!(node.metric("roundhouse_audit_left_out_total").await? > Some(20.0));
+    let ready = reqwest::get(format!("{}/readyz", node.admin)).await?;
+    check::status(&ready, 200)?;
+    ensure!(ready.text().await?.contains("audit records cannot be written"));
+    std::fs::remove_file(log.path())?;
+    let gap = log.one(|record| record["kind"] == "left_out").await?;
+    ensure!(gap["tenant"] == "demo" && gap["count"].as_u64() > Some(20), "{gap}");
+    ensure!(gap["reason"] == "full", "{gap}");
+    log.one(|record| is_begin(record, "rh_echo") && record["tenant"] == "quiet").await?;
+    Ok(())
+}
+
+/// A pipe that is open and not read takes 64 KiB and then blocks, as a disk that hangs.
+#[tokio::test]
+async fn a_disk_that_hangs_holds_calls_and_nothing_else() -> Result<()> {
+    let log = Log::new()?;
+    let made = std::process::Command::new("mkfifo").arg(log.path()).status()?;
+    ensure!(made.success());
+    let _reader =
+        std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(log.path())?;
+    let setup = log.of(Setup::demo()).with("audit.hold_ms", 300).with("front.workers", 1);
+    let node = Node::start(&setup)?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    let until = Instant::now() + Duration::from_secs(60);
+    while client.ask(client.call("test_simple_text", json!({}))).await?.get("error").is_none() {
+        ensure!(Instant::now() < until, "the pipe takes everything");
+    }
+    // The thread that serves the call serves pings, streams and probes as before.
+    let held = client.ask(client.call("test_simple_text", json!({})));
+    let pings = async {
+        for _ in 0..20 {
+            let pong = client.twin().request("ping", json!({})).await?;
+            ensure!(pong["result"] == json!({}), "{pong}");
+        }
+        anyhow::Ok(Instant::now())
+    };
+    let began = Instant::now();
+    let (held, pinged) = tokio::join!(held, pings);
+    ensure!(held?.get("error").is_some(), "the call went on");
+    ensure!(pinged? - began < Duration::from_secs(5));
+    check::status(&client.get(None).await?, 200)?;
+    ensure!(node.metric("roundhouse_audit_refused_total").await? >= Some(2.0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_are_named_before_the_node_starts() -> Result<()> {
+    for (key, value, told) in [
+        ("audit.to", "file", "`audit.file` is missing"),
+        ("audit.to", "paper", "`audit.to`"),
+        ("audit.file", "/nowhere/at/all/audit.jsonl", "`audit.file`"),
+    ] {
+        let mut setup = Setup::demo().with(key, value);
+        if key == "audit.file" {
+            setup = setup.with("audit.to", "file");
+        }
+        let error = format!("{:#}", Node::start(&setup).err().context("the node starts")?);
+        ensure!(error.contains(told), "{error}");
+    }
+    let stdio = Command::new(tools::built("roundhouse"))
+        .args(["stdio", "--tenant", "demo"])
+        .env("ROUNDHOUSE__AUDIT__TO", "stdout")
+        .output()
+        .await?;
+    let told = String::from_utf8_lossy(&stdio.stderr).into_owned();
+    ensure!(!stdio.status.success() && told.contains("`audit.to` is \"stdout\""), "{told}");
+    Ok(())
+}
