@@ -40,6 +40,11 @@ impl Kind {
         Self::LeftOut,
     ];
 
+    /// Whether something is done only when the record is written.
+    pub(crate) fn is_waited_for(self) -> bool {
+        matches!(self, Self::Begin | Self::Message | Self::Revoked | Self::Admin)
+    }
+
     /// The name, for records and labels.
     pub fn as_str(self) -> &'static str {
         match self {

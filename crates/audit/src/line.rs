@@ -113,7 +113,11 @@ impl Line<'_> {
     fn quoted(&mut self, text: &str, bytes_max: usize) {
         let cut = &text[..text.floor_char_boundary(bytes_max)];
         self.out.push(b'"');
-        if cut.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        // Without an early end, so that the compiler compares many bytes at once.
+        let needs_escape = cut.bytes().fold(false, |needs, byte| {
+            needs | !matches!(byte, b' '..=b'~') | (byte == b'"') | (byte == b'\\')
+        });
+        if !needs_escape {
             self.out.extend_from_slice(cut.as_bytes());
         } else {
             cut.chars().for_each(|char| self.char(char));

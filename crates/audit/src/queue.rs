@@ -41,6 +41,8 @@ struct Pending {
     spare: Vec<u8>,
     /// Whether the end of the tick is awaited, at which the writer is told.
     is_deferred: bool,
+    /// Whether a call waits for a record of the tick.
+    is_waited_for: bool,
     /// What waits of each tenant with a record of this thread. Tenants are those of the settings.
     slots: Vec<Slot>,
     /// The positions in `slots`.
@@ -176,6 +178,7 @@ impl Queue {
         }
         slot.in_batch.add(added);
         slot.unpublished.add(added);
+        pending.is_waited_for |= kind.is_waited_for();
         let defers = !mem::replace(&mut pending.is_deferred, true);
         drop(pending);
         if defers {
@@ -313,9 +316,10 @@ impl Deferred for Queue {
     fn perform(&self) {
         let mut pending = lock(&self.pending);
         pending.is_deferred = false;
+        let is_waited_for = mem::take(&mut pending.is_waited_for);
         pending.publish(&self.shared);
         drop(pending);
-        self.shared.signal();
+        self.shared.signal(is_waited_for);
     }
 
     fn perform_elsewhere(&self) {

@@ -237,3 +237,21 @@ fn many_threads_lose_no_record_while_the_file_is_rotated() {
     assert_eq!(ids.len(), 2_000);
     assert!(files > 5, "{files}");
 }
+
+#[test]
+fn an_end_is_written_though_nothing_follows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    let audit = start(&settings(&file));
+    let recorder = audit.recorder();
+    // The writer sleeps, or has just written.
+    for (count, pause) in [(1, 50), (2, 0), (3, 5), (4, 50)] {
+        std::thread::sleep(Duration::from_millis(pause));
+        recorder.end(&"acme".into(), &entry("x"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while records(&file).len() < count {
+            assert!(Instant::now() < until, "the end is not written");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
