@@ -9,6 +9,7 @@ mod admin;
 mod admin_address;
 mod admin_host;
 mod admin_server;
+mod audit_reading;
 mod audited;
 mod authentication;
 mod bind;

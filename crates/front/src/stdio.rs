@@ -10,15 +10,13 @@ use std::time::Duration;
 
 use actors::{Answer, Caller, Frame, Handle, HandshakeSummary, Opened, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
-use protocol::{
-    Body, ErrorCode, Line, LineSplitter, Message, Method, Notification, Rejection, RequestId,
-};
-use serde::Deserialize;
+use protocol::{Body, ErrorCode, Line, LineSplitter, Message, Method, Rejection, RequestId};
 use telemetry::Outcome;
 use tenants::{Principal, Tenant, Tenants};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
 use crate::Reporting;
+use crate::audit_reading::cancelled_id;
 use crate::audited::{Dispatched, wake_recorded_calls};
 use crate::exchange::{Exchange, Exchanges};
 use crate::refusal::Refused;
@@ -237,17 +235,6 @@ impl PendingRequests {
         self.requests.extend(ids.iter().map(|id| (id.clone(), exchange.split(id))));
         ids
     }
-}
-
-/// The request that a notification cancels.
-pub(crate) fn cancelled_id(notification: &Notification) -> Option<RequestId> {
-    #[derive(Deserialize)]
-    struct Params {
-        #[serde(rename = "requestId")]
-        id: RequestId,
-    }
-    let params = notification.params().filter(|_| notification.method == Method::Cancelled)?;
-    serde_json::from_slice::<Params>(&params).ok().map(|params| params.id)
 }
 
 /// The pipe to the client. Lines are buffered until the next flush, which happens before anything
