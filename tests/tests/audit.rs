@@ -518,13 +518,82 @@ async fn with_drop_calls_go_on_while_the_disk_is_full_and_each_tenants_gap_is_co
 }
 
 /// A pipe that is open and not read takes 64 KiB and then blocks, as a disk that hangs.
+fn hanging(log: &Log) -> Result<std::fs::File> {
+    let made = std::process::Command::new("mkfifo").arg(log.path()).status()?;
+    ensure!(made.success());
+    Ok(std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(log.path())?)
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_its_record_is_written_has_dispatched_nothing() -> Result<()> {
+    let log = Log::new()?;
+    let node = Node::start(&log.of(Setup::demo()).with("audit.hold_ms", 60_000))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    std::fs::rename(log.path(), log.folder.path().join("before"))?;
+    symlink("/dev/full", log.path())?;
+    let until = Instant::now() + Duration::from_secs(20);
+    // The node finds within a second that the file is another one.
+    let call = || client.ask(client.call("rh_record", json!({ "key": "k" })));
+    while timeout(Duration::from_millis(300), client.tool("rh_echo", json!({}))).await.is_ok() {
+        ensure!(Instant::now() < until, "{}", node.output());
+        sleep(Duration::from_millis(100)).await;
+    }
+    ensure!(timeout(Duration::from_millis(300), call()).await.is_err(), "the call went on");
+    std::fs::remove_file(log.path())?;
+    let begin = log.one(|record| is_begin(record, "rh_record")).await?;
+    let end = log.end_of(&begin).await?;
+    ensure!(end["outcome"] == "not_dispatched", "{end}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_drop_calls_go_on_while_a_disk_hangs() -> Result<()> {
+    let log = Log::new()?;
+    let _reader = hanging(&log)?;
+    let setup = log.of(Setup::demo()).with("audit.hold_ms", 200);
+    let setup = setup.with("audit.when_full", "drop").with("audit.tenant_queue_records_max", 50);
+    let node = Node::start(&setup)?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    let until = Instant::now() + Duration::from_secs(60);
+    while node.metric("roundhouse_audit_left_out_total").await? < Some(1.0) {
+        client.tool("test_simple_text", json!({})).await?;
+        ensure!(Instant::now() < until, "the pipe takes everything");
+    }
+    let began = Instant::now();
+    for _ in 0..50 {
+        client.tool("test_simple_text", json!({})).await?;
+    }
+    // Each of them would wait for 200 ms.
+    ensure!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn records_on_standard_output_are_lines_of_their_own() -> Result<()> {
+    let node = Node::start(&Setup::demo().with("audit.to", "stdout"))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    client.tool("test_simple_text", json!({})).await?;
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let output = node.output();
+        let records = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let records: Vec<_> = records.collect();
+        let begin = records.iter().find(|record| is_begin(record, "test_simple_text"));
+        let is_end = |record: &&Value| {
+            record["kind"] == "end" && begin.is_some_and(|begin| begin["call"] == record["call"])
+        };
+        if records.iter().any(|record| is_end(&record)) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "{output}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_disk_that_hangs_holds_calls_and_nothing_else() -> Result<()> {
     let log = Log::new()?;
-    let made = std::process::Command::new("mkfifo").arg(log.path()).status()?;
-    ensure!(made.success());
-    let _reader =
-        std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(log.path())?;
+    let _reader = hanging(&log)?;
     let setup = log.of(Setup::demo()).with("audit.hold_ms", 300).with("front.workers", 1);
     let node = Node::start(&setup)?;
     let client = Client::open(node.demo(), NEWEST).await?;
