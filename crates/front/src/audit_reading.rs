@@ -15,6 +15,43 @@ const SEARCHED_BYTES_MAX: usize = 256 << 10;
 /// What a field says of parameters that are longer.
 const NOT_SEARCHED: &str = "not read: the parameters are longer than 256 KiB";
 
+/// Why the sender of a request is not known. A number, so that a refusal stays small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignInProblem {
+    NoCredential,
+    UnknownScheme,
+    Malformed,
+    UnknownKey,
+    ExpiredKey,
+    ExpiredToken,
+    TokenOfOtherAudience,
+    TokenOfOtherIssuer,
+    WrongSignature,
+    InvalidToken,
+    InsufficientScope,
+    IssuerUnavailable,
+}
+
+impl SignInProblem {
+    /// The reason in records.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::NoCredential => "no_credential",
+            Self::UnknownScheme => "unknown_scheme",
+            Self::Malformed => "malformed",
+            Self::UnknownKey => "unknown_key",
+            Self::ExpiredKey => "expired_key",
+            Self::ExpiredToken => "expired_token",
+            Self::TokenOfOtherAudience => "token_of_other_audience",
+            Self::TokenOfOtherIssuer => "token_of_other_issuer",
+            Self::WrongSignature => "wrong_signature",
+            Self::InvalidToken => "invalid_token",
+            Self::InsufficientScope => "insufficient_scope",
+            Self::IssuerUnavailable => "issuer_unavailable",
+        }
+    }
+}
+
 /// The kind of a principal's name, its issuer, and the name. `identity` and `tenants` make these names.
 pub(crate) fn who(principal: &Principal) -> (Option<&'static str>, Option<&str>, Option<&str>) {
     let name = principal.name();

@@ -13,7 +13,9 @@ use telemetry::{ExchangeRecord, Outcome};
 use tenants::{Principal, Tenant};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::audit_reading::{cancelled_id, fields, final_response, id_text, trace_id, who};
+use crate::audit_reading::{
+    SignInProblem, cancelled_id, fields, final_response, id_text, trace_id, who,
+};
 use crate::permissions::NotPermitted;
 
 /// Why a call without a record is refused.
@@ -46,7 +48,7 @@ pub(crate) struct Audited {
     /// Whether another exchange, perhaps of another node, carries the responses.
     is_answered_elsewhere: bool,
     /// Why the sender is not known.
-    sign_in: Option<&'static str>,
+    sign_in: Option<SignInProblem>,
     /// Whether a record says already that the request was refused.
     is_refusal_recorded: bool,
 }
@@ -101,8 +103,8 @@ impl Audited {
     }
 
     /// Notes why the sender is not known.
-    pub(crate) fn sign_in_failed(&mut self, reason: &'static str) {
-        self.sign_in = Some(reason);
+    pub(crate) fn sign_in_failed(&mut self, problem: SignInProblem) {
+        self.sign_in = Some(problem);
     }
 
     /// Records what is about to be dispatched, and waits until that is written. After an error it must
@@ -437,7 +439,7 @@ impl Audited {
         let entry = Entry {
             method: record.method.as_ref().map(|method| method.as_str()),
             about: record.tool.as_ref().map(|tool| ("tool", tool.as_str())),
-            reason: self.sign_in,
+            reason: self.sign_in.map(SignInProblem::as_str),
             status,
             code: record.code,
             duration,

@@ -6,6 +6,7 @@ use actix_http::header::HeaderValue;
 use identity::TokenProblem;
 use tenants::{Access, Credentials, KeyProblem, Scopes, Tenant};
 
+use crate::audit_reading::SignInProblem;
 use crate::authentication::Unauthenticated;
 use crate::refusal::Refused;
 
@@ -54,7 +55,7 @@ pub(crate) fn refuse(
     let (code, message) = match why {
         Unauthenticated::Token(TokenProblem::Unavailable) => {
             let refused = Refused::issuer_unavailable(TokenProblem::Unavailable.to_string());
-            return refused.at_sign_in(name_of(why));
+            return refused.at_sign_in(problem_of(why));
         }
         Unauthenticated::Missing => {
             (Code::Needed, format!("the endpoint needs {}", needed(credentials)))
@@ -88,24 +89,26 @@ pub(crate) fn refuse(
         _ => rules.scopes.clone(),
     });
     let challenge = header(code, &message, scopes.as_ref(), metadata_url.as_deref());
-    Refused::unauthenticated(code.status(), challenge, message).at_sign_in(name_of(why))
+    Refused::unauthenticated(code.status(), challenge, message).at_sign_in(problem_of(why))
 }
 
-/// The reason in audit records.
-fn name_of(why: &Unauthenticated) -> &'static str {
+/// The same for audit records, which tell fewer cases apart.
+fn problem_of(why: &Unauthenticated) -> SignInProblem {
     match why {
-        Unauthenticated::Missing => "no_credential",
-        Unauthenticated::Scheme => "unknown_scheme",
-        Unauthenticated::Malformed => "malformed",
-        Unauthenticated::Key(KeyProblem::Unknown) => "unknown_key",
-        Unauthenticated::Key(KeyProblem::Expired) => "expired_key",
-        Unauthenticated::Token(TokenProblem::Expired) => "expired_token",
-        Unauthenticated::Token(TokenProblem::Audience) => "token_of_other_audience",
-        Unauthenticated::Token(TokenProblem::Issuer) => "token_of_other_issuer",
-        Unauthenticated::Token(TokenProblem::Signature | TokenProblem::Key) => "wrong_signature",
-        Unauthenticated::Token(TokenProblem::Unavailable) => "issuer_unavailable",
-        Unauthenticated::Token(_) => "invalid_token",
-        Unauthenticated::Scope(_) => "insufficient_scope",
+        Unauthenticated::Missing => SignInProblem::NoCredential,
+        Unauthenticated::Scheme => SignInProblem::UnknownScheme,
+        Unauthenticated::Malformed => SignInProblem::Malformed,
+        Unauthenticated::Key(KeyProblem::Unknown) => SignInProblem::UnknownKey,
+        Unauthenticated::Key(KeyProblem::Expired) => SignInProblem::ExpiredKey,
+        Unauthenticated::Token(TokenProblem::Expired) => SignInProblem::ExpiredToken,
+        Unauthenticated::Token(TokenProblem::Audience) => SignInProblem::TokenOfOtherAudience,
+        Unauthenticated::Token(TokenProblem::Issuer) => SignInProblem::TokenOfOtherIssuer,
+        Unauthenticated::Token(TokenProblem::Signature | TokenProblem::Key) => {
+            SignInProblem::WrongSignature
+        }
+        Unauthenticated::Token(TokenProblem::Unavailable) => SignInProblem::IssuerUnavailable,
+        Unauthenticated::Token(_) => SignInProblem::InvalidToken,
+        Unauthenticated::Scope(_) => SignInProblem::InsufficientScope,
     }
 }
 

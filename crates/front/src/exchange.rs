@@ -16,6 +16,7 @@ use telemetry::{
 };
 use tenants::{Principal, Tenant, Tenants};
 
+use crate::audit_reading::SignInProblem;
 use crate::audited::Audited;
 use crate::body::Body;
 use crate::metrics::TenantMeters;
@@ -186,9 +187,9 @@ impl Exchange {
     }
 
     /// Notes why the sender of the request is not known.
-    pub(crate) fn of_sign_in(&mut self, reason: Option<&'static str>) {
-        if let (Some(audited), Some(reason)) = (self.audited(), reason) {
-            audited.sign_in_failed(reason);
+    pub(crate) fn of_sign_in(&mut self, problem: Option<SignInProblem>) {
+        if let (Some(audited), Some(problem)) = (self.audited(), problem) {
+            audited.sign_in_failed(problem);
         }
     }
 

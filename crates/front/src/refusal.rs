@@ -8,6 +8,7 @@ use actix_http::{Payload, Response, StatusCode};
 use actors::Refusal;
 use protocol::{ErrorCode, Rejection, RequestId};
 
+use crate::audit_reading::SignInProblem;
 use crate::body::Body;
 use crate::collecting::Uncollected;
 use crate::heads::Fault;
@@ -26,7 +27,7 @@ pub(crate) struct Refused {
     /// Boxed: most refusals have none.
     challenge: Option<Box<HeaderValue>>,
     /// Why the sender is not known, for the audit log.
-    sign_in: Option<&'static str>,
+    sign_in: Option<SignInProblem>,
     unread: Payload,
 }
 
@@ -105,12 +106,12 @@ impl Refused {
     }
 
     /// The same for a sender that is not known, for this reason.
-    pub(crate) fn at_sign_in(self, reason: &'static str) -> Self {
+    pub(crate) fn at_sign_in(self, reason: SignInProblem) -> Self {
         Self { sign_in: Some(reason), ..self }
     }
 
     /// Why the sender is not known.
-    pub(crate) fn sign_in(&self) -> Option<&'static str> {
+    pub(crate) fn sign_in(&self) -> Option<SignInProblem> {
         self.sign_in
     }
 
