@@ -58,7 +58,8 @@ async fn a_begin_is_in_the_file_while_the_tool_runs_and_an_end_afterwards() -> R
     let log = Log::new()?;
     let script = tools::root().join("tests/servers/reader.py").display().to_string();
     let server = Setup::hosting([tools::python("py1").display().to_string(), script]);
-    let node = Node::start(&log.of(server).with("audit.sync", true))?;
+    let setup = log.of(server).with("audit.sync", true).with("audit.hold_ms", 60_000);
+    let node = Node::start(&setup)?;
     let client = Client::open(node.demo(), NEWEST).await?;
     for call in 1..6 {
         let result = client.tool("read", json!({ "path": log.path() })).await?;
@@ -323,7 +324,8 @@ async fn a_call_over_standard_streams_is_recorded_as_well() -> Result<()> {
 async fn a_rotation_under_load_loses_no_line_and_splits_none() -> Result<()> {
     let log = Log::new()?;
     let setup = log.of(Setup::demo()).with("audit.file_bytes_max", "16K");
-    let node = Node::start(&setup.with("audit.files_max", 10_000))?;
+    let setup = setup.with("audit.files_max", 10_000).with("audit.hold_ms", 60_000);
+    let node = Node::start(&setup)?;
     let mut running = Vec::new();
     for _ in 0..4 {
         let client = Client::open(node.demo(), NEWEST).await?.keeping_connections();

@@ -156,20 +156,22 @@ impl AuditFile {
             return self.reopen();
         }
         self.sync()?;
-        for number in (1..self.files_max).rev() {
-            match fs::rename(self.numbered(number), self.numbered(number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    self.file.unlock()?;
-                    return Err(error);
-                }
-                _ => {}
-            }
-        }
-        if let Err(error) = fs::rename(&self.path, self.numbered(1)) {
+        let shifted = self.shift();
+        if shifted.is_err() {
             self.file.unlock()?;
-            return Err(error);
+            return shifted;
         }
         self.reopen()
+    }
+
+    /// Renames each file to the next number, up to the first number that is free.
+    fn shift(&self) -> io::Result<()> {
+        let is_free = |number: &u32| !self.numbered(*number).exists();
+        let last = (1..self.files_max).find(is_free).unwrap_or(self.files_max);
+        for number in (1..last).rev() {
+            fs::rename(self.numbered(number), self.numbered(number + 1))?;
+        }
+        fs::rename(&self.path, self.numbered(1))
     }
 
     /// The name of the file that was rotated so many times.
