@@ -4,6 +4,7 @@
 //! at its sockets. The SSE reader is a separate implementation. With the codec of the product, the
 //! same mistake in writer and reader would not be found.
 
+pub mod audit_log;
 pub mod chance;
 pub mod chaos;
 pub mod check;

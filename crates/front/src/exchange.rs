@@ -8,13 +8,16 @@ use std::time::{Instant, SystemTime};
 use actix_http::body::{BodySize, MessageBody as _};
 use actix_http::{Method, Response};
 use actors::{HandshakeSummary, ReplyStream};
+use audit::{Audit, Recorder};
 use protocol::glance::{self, Kind};
-use protocol::{Body as Posted, Message, SessionId};
+use protocol::{Body as Posted, Message, RequestId, SessionId};
 use telemetry::{
     AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels,
 };
-use tenants::{Tenant, Tenants};
+use tenants::{Principal, Tenant, Tenants};
 
+use crate::audit_reading::SignInProblem;
+use crate::audited::Audited;
 use crate::body::Body;
 use crate::metrics::TenantMeters;
 use crate::route::Endpoint;
@@ -31,12 +34,17 @@ pub struct Reporting {
     pub node: Arc<str>,
     /// The tenants with metrics of their own.
     pub labels: TenantLabels,
+    /// The audit log.
+    pub audit: Audit,
 }
 
 /// Begins exchanges. Each worker has one.
 #[derive(Clone)]
 pub(crate) struct Exchanges {
     access_log: AccessLog,
+    audit: Audit,
+    /// The audit log of this worker; off before [`Exchanges::for_worker`].
+    recorder: Recorder,
     node: Arc<str>,
     meters: Arc<HashMap<Arc<str>, TenantMeters>>,
     /// Of tenants that came after the start. Made for the first of their requests.
@@ -51,6 +59,8 @@ impl Exchanges {
         });
         Self {
             access_log: reporting.access_log.clone(),
+            audit: reporting.audit.clone(),
+            recorder: Recorder::default(),
             node: Arc::clone(&reporting.node),
             meters: Arc::new(meters.collect()),
             other_meters: Arc::default(),
@@ -64,7 +74,12 @@ impl Exchanges {
 
     /// The same for another thread, with a copy of the node's name.
     pub(crate) fn for_worker(&self) -> Self {
-        Self { node: Arc::from(&*self.node), ..self.clone() }
+        Self { node: Arc::from(&*self.node), recorder: self.audit.recorder(), ..self.clone() }
+    }
+
+    /// The audit log of this worker.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Begins an exchange over HTTP.
@@ -96,10 +111,14 @@ impl Exchanges {
         tenant: Option<&Arc<Tenant>>,
     ) -> Exchange {
         let meters = tenant.map(|tenant| self.meters(tenant));
+        let audited = tenant.filter(|_| self.recorder.is_on()).map(|tenant| {
+            Box::new(Audited::new(self.recorder.clone(), Arc::clone(&tenant.name), endpoint))
+        });
         Exchange(Some(Box::new(Inner {
             began: Instant::now(),
             access_log: self.access_log.clone(),
             meters,
+            audited,
             outcome: None,
             record: ExchangeRecord {
                 ended_at: SystemTime::UNIX_EPOCH,
@@ -133,6 +152,8 @@ struct Inner {
     began: Instant,
     access_log: AccessLog,
     meters: Option<TenantMeters>,
+    /// What the audit log records; `None` if it is off, or the request names no tenant.
+    audited: Option<Box<Audited>>,
     outcome: Option<Outcome>,
     record: ExchangeRecord,
 }
@@ -153,8 +174,47 @@ impl Exchange {
         self.note(|inner| inner.record.bytes_out += bytes as u64);
     }
 
+    /// What the audit log records of the exchange, if it is on.
+    pub(crate) fn audited(&mut self) -> Option<&mut Audited> {
+        self.0.as_mut()?.audited.as_deref_mut()
+    }
+
+    /// Notes the client.
+    pub(crate) fn of_principal(&mut self, principal: &Principal) {
+        if let Some(audited) = self.audited() {
+            audited.of_principal(principal);
+        }
+    }
+
+    /// Notes why the sender of the request is not known.
+    pub(crate) fn of_sign_in(&mut self, problem: Option<SignInProblem>) {
+        if let (Some(audited), Some(problem)) = (self.audited(), problem) {
+            audited.sign_in_failed(problem);
+        }
+    }
+
+    /// An exchange of its own for the call of this request, which was recorded with others: it ends
+    /// with the response to this request.
+    pub(crate) fn split(&mut self, request: &RequestId) -> Self {
+        let split = self.0.as_mut().and_then(|inner| {
+            let audited = Box::new(inner.audited.as_mut()?.split(request)?);
+            Some(Box::new(Inner {
+                began: inner.began,
+                access_log: AccessLog::off(),
+                meters: None,
+                audited: Some(audited),
+                outcome: None,
+                record: inner.record.clone(),
+            }))
+        });
+        Self(split)
+    }
+
     /// Notes the session that the request names or opens.
     pub(crate) fn of_session(&mut self, session: &SessionId) {
+        if let Some(audited) = self.audited() {
+            audited.of_session(session);
+        }
         self.note_for_log(|record| record.session = Some(SessionTag::of(session.as_str())));
     }
 
@@ -203,7 +263,7 @@ impl Exchange {
         self.note(|inner| match glance::kind_of(message) {
             Some(Kind::Error) => {
                 inner.outcome = Some(Outcome::Error);
-                if inner.access_log.is_on() {
+                if inner.is_recorded() {
                     inner.record.code = glance::error_code(message);
                 }
             }
@@ -214,6 +274,17 @@ impl Exchange {
             Some(Kind::Result) if inner.outcome.is_none() => inner.outcome = Some(Outcome::Result),
             Some(Kind::Result | Kind::Call) | None => {}
         });
+        if let Some(audited) = self.audited() {
+            audited.answered(message);
+        }
+    }
+
+    /// Notes a message on the only stream of a session of HTTP+SSE: it may answer a POST of this or
+    /// another node.
+    pub(crate) fn passed_on(&mut self, message: &[u8]) {
+        if let Some(audited) = self.audited() {
+            audited.passed_on(message);
+        }
     }
 
     /// Notes the code of the JSON-RPC error with which the request was refused.
@@ -259,10 +330,10 @@ impl Exchange {
         }
     }
 
-    /// Notes what only the access log needs.
+    /// Notes what only the access log and the audit log need.
     fn note_for_log(&mut self, note: impl FnOnce(&mut ExchangeRecord)) {
         self.note(|inner| {
-            if inner.access_log.is_on() {
+            if inner.is_recorded() {
                 note(&mut inner.record);
             }
         });
@@ -287,12 +358,20 @@ impl Drop for Exchange {
 }
 
 impl Inner {
+    /// Whether a log needs what is known of the messages.
+    fn is_recorded(&self) -> bool {
+        self.access_log.is_on() || self.audited.is_some()
+    }
+
     fn report(self) {
-        let Self { began, access_log, meters, outcome, mut record } = self;
+        let Self { began, access_log, meters, audited, outcome, mut record } = self;
         record.outcome = outcome.unwrap_or(Outcome::Left);
         record.duration = began.elapsed();
         if let Some(meters) = meters {
             meters.count(&record);
+        }
+        if let Some(audited) = audited {
+            audited.finish(&record);
         }
         if access_log.is_on() {
             record.ended_at = SystemTime::now();

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use protocol::{Body as Posted, SessionId};
 use tenants::{Scopes, Tenant, Tenants};
 
+use crate::audited::Dispatched;
 use crate::authentication::{Credential, Unauthenticated};
 use crate::challenge;
 use crate::client_address::AddressKey;
@@ -56,6 +57,7 @@ impl<'a> FrontRequest<'a> {
         connection: Option<&'a HeadProgress>,
         exchange: &'a mut Exchange,
     ) -> Self {
+        exchange.of_principal(&credential.principal);
         Self {
             tenant,
             credential,
@@ -84,6 +86,15 @@ impl<'a> FrontRequest<'a> {
             Endpoint::Sse => true,
             Endpoint::Messages => false,
         }
+    }
+
+    /// Records what is about to be dispatched, and waits until that is written. Boxed: with the audit
+    /// log off, no connection reserves memory for it.
+    pub(crate) async fn record(&mut self, dispatched: Dispatched<'_>) -> Result<(), Refused> {
+        let Some(audited) = self.exchange.audited() else { return Ok(()) };
+        let trace = self.head.headers.get("traceparent").and_then(|value| value.to_str().ok());
+        let recorded = Box::pin(audited.record(self.tenant, dispatched, trace)).await;
+        recorded.map_err(Refused::unrecorded)
     }
 
     /// A session of the tenant accepted the request, or was created by it.
@@ -141,14 +152,21 @@ impl Service {
         (credential.lapse(&self.lapses, request.tenant), credential.grant.clone())
     }
 
-    /// The body without the messages that the client may not send.
+    /// The body without the messages that the client may not send. `raw` is the body as it arrived.
     pub(crate) fn permitted(
         &self,
-        request: &FrontRequest<'_>,
+        request: &mut FrontRequest<'_>,
         body: Posted,
+        raw: &Bytes,
     ) -> Result<Posted, NotPermitted> {
-        let Some(grant) = &request.credential.grant else { return Ok(body) };
-        grant.judge(body)
+        let judged = match &request.credential.grant {
+            Some(grant) => grant.judge(body),
+            None => Ok(body),
+        };
+        if let Some(audited) = request.exchange.audited() {
+            audited.judged(&judged, raw);
+        }
+        judged
     }
 
     /// The answer to a message that needs more scopes: the client asks its issuer for them.

@@ -12,6 +12,8 @@ mod admin_audit;
 mod admin_credentials;
 mod admin_host;
 mod admin_server;
+mod audit_reading;
+mod audited;
 mod authentication;
 mod bind;
 mod body;

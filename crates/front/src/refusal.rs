@@ -8,6 +8,7 @@ use actix_http::{Payload, Response, StatusCode};
 use actors::Refusal;
 use protocol::{ErrorCode, Rejection, RequestId};
 
+use crate::audit_reading::SignInProblem;
 use crate::body::Body;
 use crate::collecting::Uncollected;
 use crate::heads::Fault;
@@ -25,6 +26,8 @@ pub(crate) struct Refused {
     retry_after_secs: Option<u32>,
     /// Boxed: most refusals have none.
     challenge: Option<Box<HeaderValue>>,
+    /// Why the sender is not known, for the audit log.
+    sign_in: Option<SignInProblem>,
     unread: Payload,
 }
 
@@ -37,6 +40,7 @@ impl Refused {
             allow: None,
             retry_after_secs: None,
             challenge: None,
+            sign_in: None,
             unread: Payload::None,
         }
     }
@@ -99,6 +103,24 @@ impl Refused {
     ) -> Self {
         let challenge = challenge.map(Box::new);
         Self { challenge, ..Self::new(status, ErrorCode::Refused, message) }
+    }
+
+    /// The same for a sender that is not known, for this reason.
+    pub(crate) fn at_sign_in(self, reason: SignInProblem) -> Self {
+        Self { sign_in: Some(reason), ..self }
+    }
+
+    /// Why the sender is not known.
+    pub(crate) fn sign_in(&self) -> Option<SignInProblem> {
+        self.sign_in
+    }
+
+    /// The audit record of the request was not written in time.
+    pub(crate) fn unrecorded(held: audit::Held) -> Self {
+        Self {
+            retry_after_secs: Some(RETRY_AFTER_SECS),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused, held.to_string())
+        }
     }
 
     /// The client may not send the message.

@@ -72,6 +72,7 @@ impl Operators {
     pub fn serve(admin: &AdminSettings, readiness: Readiness) -> Result<Self, Error> {
         metrics::register_metrics();
         identity::register_metrics();
+        audit::register_metrics();
         let drain = Arc::new(Drain::default());
         let served = Arc::new(OnceLock::new());
         let credentials = AdminCredentials::new(admin);

@@ -8,19 +8,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{
-    Answer, Caller, Frame, Handle, HandshakeSummary, Opened, Refusal, ReplyEvent, ReplyStream,
-};
+use actors::{Answer, Caller, Frame, Handle, HandshakeSummary, Opened, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
-use protocol::{
-    Body, ErrorCode, Line, LineSplitter, Message, Method, Notification, Rejection, RequestId,
-};
-use serde::Deserialize;
+use protocol::{Body, ErrorCode, Line, LineSplitter, Message, Method, Rejection, RequestId};
 use telemetry::Outcome;
 use tenants::{Principal, Tenant, Tenants};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
 use crate::Reporting;
+use crate::audit_reading::cancelled_id;
+use crate::audited::{Dispatched, wake_recorded_calls};
 use crate::exchange::{Exchange, Exchanges};
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
@@ -38,7 +35,8 @@ pub async fn serve_stdio(
     stdout: impl AsyncWrite + Unpin,
     reporting: &Reporting,
 ) -> io::Result<()> {
-    let exchanges = Exchanges::new(reporting, &Tenants::new([Tenant::clone(tenant)]));
+    let exchanges = Exchanges::new(reporting, &Tenants::new([Tenant::clone(tenant)])).for_worker();
+    wake_recorded_calls(exchanges.recorder());
     let principal = Principal::anonymous();
     let mut output = Output { stdout, buffer: BytesMut::new() };
     let Opened { session, mut replies } = match handle.connect(tenant, &principal).await {
@@ -131,26 +129,36 @@ async fn handle_line<W>(
             return output.write_line(&error(&rejection));
         }
     };
+    let recorded = match exchange.audited() {
+        Some(audited) => {
+            let dispatched = Dispatched::Posted(&body);
+            Box::pin(audited.record(&caller.tenant, dispatched, None)).await
+        }
+        None => Ok(()),
+    };
     let ids = pending.add_requests(&body, &mut exchange);
+    if let Err(held) = recorded {
+        return refuse(Refused::unrecorded(held), &ids, pending, output);
+    }
     match handle.post(caller, body, None).next().await {
         Some(ReplyEvent::Answer(Answer::Accepted)) => exchange.end(Outcome::Accepted),
         // Each request gets its own final response, also where all were refused together.
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {
             exchange.end(Outcome::Refused);
-            refuse(refusal, &ids, pending, output)
+            refuse(Refused::from(refusal), &ids, pending, output)
         }
         Some(ReplyEvent::Answer(Answer::Json(message))) => write_message(&message, pending, output),
-        Some(_) | None => refuse(no_answer(), &ids, pending, output),
+        Some(_) | None => refuse(Refused::from(no_answer()), &ids, pending, output),
     }
 }
 
 fn refuse<W>(
-    refusal: Refusal,
+    refused: Refused,
     ids: &[RequestId],
     pending: &mut PendingRequests,
     output: &mut Output<W>,
 ) {
-    let rejection = Refused::from(refusal).into_rejection();
+    let rejection = refused.into_rejection();
     if ids.is_empty() || rejection.id.is_some() {
         output.write_line(&error(&rejection));
     }
@@ -224,20 +232,9 @@ impl PendingRequests {
                 Message::Response(_) => {}
             }
         }
-        self.requests.extend(ids.iter().map(|id| (id.clone(), Exchange::default())));
+        self.requests.extend(ids.iter().map(|id| (id.clone(), exchange.split(id))));
         ids
     }
-}
-
-/// The request that a notification cancels.
-fn cancelled_id(notification: &Notification) -> Option<RequestId> {
-    #[derive(Deserialize)]
-    struct Params {
-        #[serde(rename = "requestId")]
-        id: RequestId,
-    }
-    let params = notification.params().filter(|_| notification.method == Method::Cancelled)?;
-    serde_json::from_slice::<Params>(&params).ok().map(|params| params.id)
 }
 
 /// The pipe to the client. Lines are buffered until the next flush, which happens before anything

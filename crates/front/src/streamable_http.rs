@@ -16,6 +16,7 @@ use protocol::{
 use telemetry::Outcome;
 
 use crate::accept::is_json;
+use crate::audited::Dispatched;
 use crate::body::Body;
 use crate::drain::Present;
 use crate::exchange::Exchange;
@@ -65,7 +66,7 @@ async fn post(
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     request.exchange.of_session(&session);
-    let body = match service.permitted(request, body) {
+    let body = match service.permitted(request, body, &again) {
         Ok(body) => body,
         Err(NotPermitted::Needs(scopes, id)) => {
             return Err(service.step_up(request, Endpoint::Mcp, &scopes).of(id));
@@ -78,13 +79,19 @@ async fn post(
         }
         Err(NotPermitted::Refused(rejection)) => return Err(Refused::not_permitted(rejection)),
     };
-    let mirrored = mirrored(request);
-    let caller = request.caller(session);
-    let replies = service.handle.post(&caller, body, mirrored);
-    let response = await_response(service, request, replies, Some(&caller.session)).await;
+    let response = match request.record(Dispatched::Posted(&body)).await {
+        Ok(()) => {
+            let mirrored = mirrored(request);
+            let caller = request.caller(session);
+            let replies = service.handle.post(&caller, body, mirrored);
+            let response = await_response(service, request, replies, Some(&caller.session)).await;
+            response.map_err(Refused::from)
+        }
+        Err(refused) => Err(refused),
+    };
     // Any status but 200 on a POST in a live session ends some clients. An error that is not the
     // request's fault is therefore sent as its JSON-RPC answer.
-    response.or_else(|refusal| match Refused::from(refusal) {
+    response.or_else(|refused| match refused {
         refused if refused.is_ours() => {
             request.exchange.end_as(Outcome::Error);
             request.exchange.refused(refused.rejection().code.number());
@@ -113,6 +120,8 @@ async fn post_initialize(
     };
     let handle = service.creating_handle(request);
     let handle = handle.map_err(|refused| refused.of(Some(initialize.id.clone())))?;
+    let recorded = request.record(Dispatched::Request(&initialize)).await;
+    recorded.map_err(|refused| refused.of(Some(initialize.id.clone())))?;
     let Opened { session, replies } = handle
         .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;
@@ -139,6 +148,7 @@ async fn delete(
     let session = session_of(request)?;
     check_version(request)?;
     request.exchange.of_session(&session);
+    request.record(Dispatched::EndOfSession).await?;
     let replies = service.handle.delete(&request.caller(session));
     Ok(await_response(service, request, replies, None).await?)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actors::{Care, Handle};
+use audit::Audit;
 use backends::sandbox::Protection;
 use budget::Budget;
 use cluster::Membership;
@@ -130,11 +131,14 @@ impl Plan {
     }
 
     /// Where the exchanges of this node are reported.
-    pub(crate) fn reporting(&self, handle: &Handle) -> Reporting {
+    pub(crate) fn reporting(&self, handle: &Handle) -> Result<Reporting, audit::Error> {
         let named = handle.node_name();
-        let node = if named.is_empty() { self.settings.node_name().into() } else { named };
+        let node: Arc<str> =
+            if named.is_empty() { self.settings.node_name().into() } else { named };
         let access_log = AccessLog::of_process();
-        Reporting { access_log, node, labels: self.tenant_labels.clone() }
+        let labels = self.tenant_labels.clone();
+        let audit = Audit::start(&self.settings.audit, &node, labels.clone())?;
+        Ok(Reporting { access_log, node, labels, audit })
     }
 
     /// Ends the child processes that no session has, and waits until none is left, or until the time
@@ -216,6 +220,17 @@ impl Plan {
         let cluster = membership.cluster().clone();
         let handle = self.handle(membership);
         handle.overview().show_readiness(readiness.clone());
+        let reporting = match self.reporting(&handle) {
+            Ok(reporting) => reporting,
+            Err(error) => {
+                cluster.leave().await;
+                operators.stop().await;
+                return Err(error.into());
+            }
+        };
+        reporting.audit.report_to(readiness.clone());
+        // Closed when everything else has ended.
+        let _closing = reporting.audit.closing();
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
         let running = operators.serve_clients(
@@ -223,7 +238,7 @@ impl Plan {
             handle.clone(),
             &self.tenants,
             bodies.clone(),
-            &self.reporting(&handle),
+            &reporting,
         );
         let running = match running {
             Ok(running) => running,

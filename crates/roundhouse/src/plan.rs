@@ -181,6 +181,7 @@ impl Plan {
         settings.front.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
         settings.admin.problems().into_iter().for_each(|wrong| problems.add(wrong));
         settings.log.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
+        settings.audit.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
         if !settings.admin.token_file.as_os_str().is_empty() {
             let token = files::token("admin.token_file", &settings.admin.token_file);
             settings.admin.token = problems.ok_or_add(token);

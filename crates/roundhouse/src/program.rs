@@ -119,6 +119,12 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let mut reading = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
     reading.settings.explain_failed_starts();
     let plan = Roundhouse::from_reading(reading).plan()?;
+    if plan.settings.audit.to == audit::To::Stdout {
+        bail!(
+            "`audit.to` is \"stdout\", which carries the messages to the client of this command; write \
+             `audit.to = \"file\"` or \"syslog\""
+        );
+    }
     telemetry::init(&plan.settings.log)?;
     plan.prepare_servers()?;
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
@@ -129,7 +135,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let (handle, grace) = (plan.handle(membership), plan.drain());
     let line_bytes_max = plan.settings.front.body_bytes_max;
     let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-    let reporting = plan.reporting(&handle);
+    let reporting = plan.reporting(&handle)?;
     let serving =
         front::serve_stdio(&handle, &tenant, line_bytes_max, grace, stdin, stdout, &reporting);
     let served = tokio::select! {
@@ -141,6 +147,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
         plan.wait_for_children().await;
     };
     signals.unless_again(stopping).await;
+    reporting.audit.close();
     telemetry::report_left_out();
     telemetry::flush_access_log();
     // A thread of the runtime may still be blocked in a read of standard input. It would keep the

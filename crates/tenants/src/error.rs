@@ -118,6 +118,24 @@ pub enum Error {
         /// The name of the rule.
         name: String,
     },
+    /// A path of a part of payloads, for audit records, that names none.
+    #[error("`tenants.{tenant}.audit.fields` has {written:?}; {remedy}")]
+    AuditedField {
+        /// The tenant.
+        tenant: String,
+        /// The path.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
+    /// Too many parts of payloads are to be in audit records.
+    #[error("`tenants.{tenant}.audit.fields` has more than {max} paths; remove some of them")]
+    TooManyAuditedFields {
+        /// The tenant.
+        tenant: String,
+        /// The maximum number.
+        max: usize,
+    },
     /// An allowed origin cannot equal an origin that a browser sends.
     #[error("`tenants.{name}.allowed_origins` has {written:?}, which no browser sends; {remedy}")]
     Origin {

@@ -3,6 +3,7 @@
 //! A [`Tenant`] is created from valid [`Settings`] only: its name fits into a path, its origins
 //! are origins, and its `auth` is set. This crate reads no file, header or message.
 
+mod audit;
 mod auth;
 mod claim_values;
 mod error;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+pub use audit::{AuditSettings, AuditedField};
 pub use auth::Auth;
 pub use claim_values::ClaimValues;
 pub use error::Error;
@@ -70,6 +72,8 @@ pub struct Tenant {
     pub access: Access,
     /// What clients may do; `None`: everything.
     pub permissions: Option<Arc<Permissions>>,
+    /// The parts of payloads that audit records have.
+    pub audited_fields: Arc<[AuditedField]>,
     /// Host names at which the endpoint is served without the tenant's name, in lower case.
     pub hosts: Vec<String>,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
@@ -93,16 +97,20 @@ impl Tenant {
         let checks = checks.into_iter().chain(hosts).chain(origins).chain(headers);
         let mut wrong: Vec<Error> = checks.filter_map(Result::err).collect();
         let permissions = settings.permissions(name).map_err(|more| wrong.extend(more));
+        let audited_fields = settings.audit.fields(name).map_err(|more| wrong.extend(more));
         let claims = permissions.iter().flatten().map(Permissions::claims).next();
         let access =
             settings.access(name, claims.unwrap_or_default()).map_err(|more| wrong.extend(more));
-        let (Ok(access), Ok(permissions), true) = (access, permissions, wrong.is_empty()) else {
+        let (Ok(access), Ok(permissions), Ok(audited_fields), true) =
+            (access, permissions, audited_fields, wrong.is_empty())
+        else {
             return Err(wrong);
         };
         Ok(Self {
             name: name.into(),
             access,
             permissions: permissions.map(Arc::new),
+            audited_fields: audited_fields.into(),
             hosts: settings.hosts.clone(),
             allowed_origins: settings.allowed_origins.clone(),
             cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
@@ -120,6 +128,7 @@ impl Tenant {
             name,
             access: Access::Authenticated(Credentials::default()),
             permissions: None,
+            audited_fields: Arc::default(),
             hosts: Vec::new(),
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),
@@ -146,7 +155,7 @@ impl Principal {
     }
 
     /// The name given to [`Principal::named`], for another node of the cluster; empty for the
-    /// anonymous principal. Must not be logged.
+    /// anonymous principal. Must not be logged; only audit records have it.
     pub fn name(&self) -> &str {
         &self.0
     }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::shown;
 use crate::{
-    Access, Auth, ClaimValues, Credentials, Error, KeySettings, Keys, OauthRules, OauthSettings,
-    PermissionSettings, Permissions,
+    Access, AuditSettings, Auth, ClaimValues, Credentials, Error, KeySettings, Keys, OauthRules,
+    OauthSettings, PermissionSettings, Permissions,
 };
 
 /// The settings of a tenant.
@@ -24,6 +24,8 @@ pub struct Settings {
     pub oauth: OauthSettings,
     /// Rules that say what clients may do, by name. Without any they may do everything.
     pub permissions: BTreeMap<String, PermissionSettings>,
+    /// What audit records have of payloads.
+    pub audit: AuditSettings,
     /// Host names at which the endpoint is also served, at `/mcp` without the name of the tenant.
     pub hosts: Vec<String>,
     /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
@@ -203,6 +205,7 @@ mod tests {
             keys: BTreeMap::new(),
             oauth: OauthSettings::default(),
             permissions: BTreeMap::new(),
+            audit: AuditSettings::default(),
             hosts: vec!["*.example".into()],
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
             cors_headers: vec!["*".into(), "x-fine".into()],

@@ -1,10 +1,11 @@
 //! The smallest parts of a call that need no socket, no clock and no thread: reading envelopes,
-//! server-sent events, the steps of a session, and the record of an exchange.
+//! server-sent events, the steps of a session, and the records of an exchange.
 //!
 //! The program `instructions` repeats one part under an instruction counter, and the benchmark
 //! `pure` times all of them. A count and a time with the same name are of the same work.
 
 mod access;
+mod audit;
 mod call;
 
 use std::hint::black_box;
@@ -33,9 +34,10 @@ pub struct Work {
 }
 
 /// Every work.
-pub const WORKS: [Work; 9] = [
+pub const WORKS: [Work; 10] = [
     Work { name: "access/all", prepare: || access::record(Access::All) },
     Work { name: "access/sampled", prepare: || access::record(Access::Sampled) },
+    Work { name: "audit/call", prepare: audit::records },
     Work { name: "envelope/call", prepare: || parse(Bytes::from_static(CALL)) },
     Work { name: "envelope/result_4k", prepare: || parse(result(4 << 10)) },
     Work { name: "sse/encode", prepare: || encode(PROGRESS.into()) },
