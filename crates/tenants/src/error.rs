@@ -107,6 +107,28 @@ pub enum Error {
         /// What to write instead.
         remedy: &'static str,
     },
+    /// A tenant has too many rates.
+    #[error("`tenants.{name}.rates` has more than {max} rates; join some of them")]
+    TooManyRates {
+        /// The tenant.
+        name: String,
+        /// The maximum number.
+        max: usize,
+    },
+    /// A value of a rate is wrong.
+    #[error("`tenants.{tenant}.rates.{name}.{key}` has {written:?}; {remedy}")]
+    Rate {
+        /// The tenant.
+        tenant: String,
+        /// The name of the rate.
+        name: String,
+        /// The key.
+        key: &'static str,
+        /// The value.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
     /// An allowed origin cannot equal an origin that a browser sends.
     #[error("`tenants.{name}.allowed_origins` has {written:?}, which no browser sends; {remedy}")]
     Origin {

@@ -13,6 +13,7 @@ mod oauth;
 mod origin;
 mod pattern;
 mod permissions;
+mod rates;
 mod scopes;
 mod settings;
 mod table;
@@ -27,6 +28,7 @@ pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
 pub use permissions::{Judgement, Kind, PermissionSettings, Permissions};
+pub use rates::{ClusterLimits, Per, RateRule, RateSettings, limit_id};
 pub use scopes::Scopes;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
@@ -76,6 +78,8 @@ pub struct Tenant {
     pub cors_headers: Vec<String>,
     /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused.
     pub sessions_max: usize,
+    /// What the tenant may have in the whole cluster; `None`: no limit.
+    pub cluster_limits: Option<Arc<ClusterLimits>>,
     /// Whether the tenant was removed from the settings: its sessions go on for a while, and it gets
     /// no new ones.
     pub is_leaving: bool,
@@ -93,7 +97,10 @@ impl Tenant {
         let permissions = Permissions::new(name, &settings.permissions);
         let permissions = permissions.map_err(|more| wrong.extend(more));
         let access = settings.access(name).map_err(|more| wrong.extend(more));
-        let (Ok(access), Ok(permissions), true) = (access, permissions, wrong.is_empty()) else {
+        let cluster_limits = settings.cluster_limits(name).map_err(|more| wrong.extend(more));
+        let (Ok(access), Ok(permissions), Ok(cluster_limits), true) =
+            (access, permissions, cluster_limits, wrong.is_empty())
+        else {
             return Err(wrong);
         };
         Ok(Self {
@@ -104,6 +111,7 @@ impl Tenant {
             allowed_origins: settings.allowed_origins.clone(),
             cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
             sessions_max: settings.limits.sessions_max,
+            cluster_limits: (!cluster_limits.is_empty()).then(|| Arc::new(cluster_limits)),
             is_leaving: false,
         })
     }
@@ -121,6 +129,7 @@ impl Tenant {
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),
             sessions_max,
+            cluster_limits: None,
             is_leaving: false,
         }
     }
