@@ -11,6 +11,7 @@ use tenants::Principal;
 
 use crate::arbiters::Arbiters;
 use crate::held::HeldRequests;
+use crate::limits::NodeLimits;
 use crate::metrics;
 use crate::node_context::NodeContext;
 use crate::registry::{Lookup, Registry};
@@ -27,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) claims: OngoingClaims,
     /// The requests that are held.
     pub(crate) held: HeldRequests,
+    /// The limits of the whole cluster at this node.
+    pub(crate) limits: NodeLimits,
 }
 
 /// The result of sending a request to a session of this node.
@@ -44,6 +47,7 @@ impl Node {
     pub(crate) fn new(context: NodeContext, sessions_max: HashMap<Arc<str>, usize>) -> Self {
         let held = HeldRequests::new(context.settings.held_max);
         Self {
+            limits: NodeLimits::new(context.cluster.is_alone()),
             registry: Arc::new(Registry::new(
                 context.cluster.load(),
                 context.settings.sessions_max,

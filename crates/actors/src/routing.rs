@@ -13,6 +13,7 @@ mod opening;
 mod reply_codec;
 mod request;
 mod serving;
+mod sharing;
 
 use bytes::Bytes;
 use cluster::{Peer, Versions};
@@ -20,17 +21,24 @@ use cluster::{Peer, Versions};
 pub(crate) use self::opening::create_at_peer;
 pub(crate) use self::request::{Owner, RoutedRequest};
 pub(crate) use self::serving::PeerService;
+pub(crate) use self::sharing::share_limits;
 
 /// The payload versions that this program reads. It sends to each peer in the newest version that
 /// both read, and replies in the version of the call.
-pub const PAYLOAD_VERSIONS: Versions = Versions { oldest: legacy::VERSION as u32, newest: 3 };
+pub const PAYLOAD_VERSIONS: Versions = Versions { oldest: legacy::VERSION as u32, newest: LIMITS };
+
+/// The version since which calls and replies are Protocol Buffers.
+const PROTOBUF: u32 = 3;
+
+/// The version since which nodes share limits of the cluster. A node of an earlier program knows none.
+const LIMITS: u32 = 4;
 
 /// The formats of calls and replies, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Format {
     /// Version 2.
     Legacy,
-    /// Version 3.
+    /// Since version 3.
     Protobuf,
 }
 
@@ -50,7 +58,7 @@ impl Format {
     /// program.
     fn read_by(peer: &Peer) -> Self {
         match peer.payload_version() {
-            Some(version) if version >= PAYLOAD_VERSIONS.newest => Self::Protobuf,
+            Some(version) if version >= PROTOBUF => Self::Protobuf,
             _ => Self::Legacy,
         }
     }

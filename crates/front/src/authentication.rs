@@ -166,6 +166,16 @@ fn of_identity(
 }
 
 impl Credential {
+    /// The name of the key that the client presented, if it presented one.
+    pub(crate) fn key_name<'a>(&self, tenant: &'a Tenant) -> Option<&'a str> {
+        match (&self.accepted, &tenant.access) {
+            (Accepted::Key(digest), Access::Authenticated(Credentials { keys: Some(keys), .. })) => {
+                keys.name(*digest)
+            }
+            _ => None,
+        }
+    }
+
     /// Resolves when the credential does not count any more.
     pub(crate) fn lapse(&self, lapses: &Lapses, tenant: &Tenant) -> Lapse {
         let rules = tenant.access.oauth().cloned();

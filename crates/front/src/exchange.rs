@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use actix_http::body::{BodySize, MessageBody as _};
 use actix_http::{Method, Response};
-use actors::{HandshakeSummary, ReplyStream};
+use actors::{Counted, HandshakeSummary, ReplyStream};
 use protocol::glance::{self, Kind};
 use protocol::{Body as Posted, Message, SessionId};
 use telemetry::{
@@ -16,6 +16,7 @@ use telemetry::{
 use tenants::{Tenant, Tenants};
 
 use crate::body::Body;
+use crate::limits::LimitKind;
 use crate::metrics::TenantMeters;
 use crate::route::Endpoint;
 
@@ -101,6 +102,7 @@ impl Exchanges {
             access_log: self.access_log.clone(),
             meters,
             outcome: None,
+            held: Vec::new(),
             record: ExchangeRecord {
                 ended_at: SystemTime::UNIX_EPOCH,
                 duration: Default::default(),
@@ -134,6 +136,8 @@ struct Inner {
     access_log: AccessLog,
     meters: Option<TenantMeters>,
     outcome: Option<Outcome>,
+    /// What limits of the cluster count, until the exchange is over.
+    held: Vec<Counted>,
     record: ExchangeRecord,
 }
 
@@ -221,6 +225,20 @@ impl Exchange {
         self.note(|inner| inner.record.code = Some(code));
     }
 
+    /// Counts a request that was refused over a limit.
+    pub(crate) fn limited(&mut self, kind: LimitKind) {
+        self.note(|inner| {
+            if let Some(meters) = &inner.meters {
+                meters.count_limited(kind);
+            }
+        });
+    }
+
+    /// Holds what a limit of the cluster counts until the exchange is over.
+    pub(crate) fn hold(&mut self, counted: Counted) {
+        self.note(|inner| inner.held.push(counted));
+    }
+
     /// Sets the outcome, if there is none yet.
     pub(crate) fn end(&mut self, outcome: Outcome) {
         self.note(|inner| inner.outcome = inner.outcome.or(Some(outcome)));
@@ -288,7 +306,7 @@ impl Drop for Exchange {
 
 impl Inner {
     fn report(self) {
-        let Self { began, access_log, meters, outcome, mut record } = self;
+        let Self { began, access_log, meters, outcome, held: _, mut record } = self;
         record.outcome = outcome.unwrap_or(Outcome::Left);
         record.duration = began.elapsed();
         if let Some(meters) = meters {

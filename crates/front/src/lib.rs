@@ -29,6 +29,7 @@ mod head_timeout;
 mod heads;
 mod http_sse;
 mod lapse;
+mod limits;
 mod metrics;
 mod origin;
 mod permissions;

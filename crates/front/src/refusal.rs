@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use actix_http::header::{self, HeaderValue};
+use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Payload, Response, StatusCode};
 use actors::Refusal;
 use protocol::{ErrorCode, Rejection, RequestId};
@@ -11,6 +11,7 @@ use protocol::{ErrorCode, Rejection, RequestId};
 use crate::body::Body;
 use crate::collecting::Uncollected;
 use crate::heads::Fault;
+use crate::limits::{Limited, OverLimit};
 
 /// The `Retry-After` of a 429 or 503. By then the node may have restarted, or another session of
 /// the tenant may have ended.
@@ -25,6 +26,8 @@ pub(crate) struct Refused {
     retry_after_secs: Option<u32>,
     /// Boxed: most refusals have none.
     challenge: Option<Box<HeaderValue>>,
+    /// `RateLimit-Policy` and `RateLimit`.
+    rate_limit: Option<Box<(HeaderValue, HeaderValue)>>,
     unread: Payload,
 }
 
@@ -37,6 +40,7 @@ impl Refused {
             allow: None,
             retry_after_secs: None,
             challenge: None,
+            rate_limit: None,
             unread: Payload::None,
         }
     }
@@ -103,8 +107,7 @@ impl Refused {
 
     /// The client may not send the message.
     pub(crate) fn not_permitted(rejection: Rejection) -> Self {
-        let Rejection { id, code, message } = rejection;
-        Self::new(StatusCode::FORBIDDEN, code, message).of(id)
+        Self { rejection, ..Self::new(StatusCode::FORBIDDEN, ErrorCode::Refused, "") }
     }
 
     /// The issuer of a token could not be asked about it.
@@ -228,10 +231,35 @@ impl Refused {
         if let Some(challenge) = self.challenge {
             headers.insert(header::WWW_AUTHENTICATE, *challenge);
         }
+        if let Some((policy, limit)) = self.rate_limit.map(|both| *both) {
+            headers.insert(HeaderName::from_static("ratelimit-policy"), policy);
+            headers.insert(HeaderName::from_static("ratelimit"), limit);
+        }
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
         response
+    }
+}
+
+impl From<OverLimit> for Refused {
+    /// Where no session exists, or where its answer cannot be a JSON-RPC error.
+    fn from(over: OverLimit) -> Self {
+        Self {
+            rejection: over.rejection(),
+            retry_after_secs: Some(over.retry_after_secs()),
+            rate_limit: over.headers().map(Box::new),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused, "")
+        }
+    }
+}
+
+impl From<Limited> for Refused {
+    fn from(limited: Limited) -> Self {
+        match limited {
+            Limited::Over(over, id) => Self::from(over).of(id),
+            ambiguous => ambiguous.into_rejection().into(),
+        }
     }
 }
 
@@ -247,8 +275,7 @@ impl From<Rejection> for Refused {
             | ErrorCode::HeaderMismatch
             | ErrorCode::Refused => StatusCode::BAD_REQUEST,
         };
-        let Rejection { id, code, message } = rejection;
-        Self::new(status, code, message).of(id)
+        Self { rejection, ..Self::new(status, ErrorCode::Refused, "") }
     }
 }
 

@@ -37,6 +37,8 @@ pub(super) enum Received {
     Opening(Opening),
     /// A call to relay to another node.
     Relayed(Relayed),
+    /// The demand of another node for limits of the cluster.
+    Limits(Bytes),
 }
 
 /// A call that its receiver relays without decoding it.
@@ -113,6 +115,7 @@ impl Received {
             RequestKind::Call(call) => ForwardedRequest::read(call).map(Self::Forwarded),
             RequestKind::Opening(opening) => Opening::read(opening).map(Self::Opening),
             RequestKind::Relay(relay) => Relayed::read(relay).map(Self::Relayed),
+            RequestKind::Limits(reports) => Some(Self::Limits(reports)),
         }
     }
 }

@@ -14,7 +14,7 @@ use protocol::{ErrorCode, Mirrored, RequestId};
 /// A message that one node sends to make a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
-    #[prost(oneof = "RequestKind", tags = "1, 2, 3")]
+    #[prost(oneof = "RequestKind", tags = "1, 2, 3, 4")]
     pub(super) kind: Option<RequestKind>,
 }
 
@@ -30,6 +30,9 @@ pub(super) enum RequestKind {
     /// Relay a call.
     #[prost(message, tag = "3")]
     Relay(Relay),
+    /// Demand for limits of the cluster, as [`crate::limits`] encodes it. Since version 4.
+    #[prost(bytes = "bytes", tag = "4")]
+    Limits(Bytes),
 }
 
 /// A request of a caller for a session.
@@ -294,6 +297,9 @@ pub(super) struct Rejection {
     /// The id of the rejected request, as JSON.
     #[prost(string, optional, tag = "3")]
     id: Option<String>,
+    /// The `data` of the error, as JSON.
+    #[prost(string, optional, tag = "4")]
+    data: Option<String>,
 }
 
 /// Every code, at the position that is its number.
@@ -357,6 +363,7 @@ impl From<&protocol::Rejection> for Rejection {
             code: code.map_or(0, |position| position as u32 + 1),
             message: rejection.message.clone(),
             id: rejection.id.as_ref().map(RequestId::to_json),
+            data: rejection.data.as_deref().map(str::to_owned),
         }
     }
 }
@@ -369,6 +376,7 @@ impl Rejection {
             Some(id) => Some(RequestId::from_json(&id)?),
             None => None,
         };
-        Some(protocol::Rejection::new(code, self.message).of(id))
+        let data = self.data.map(String::into_boxed_str);
+        Some(protocol::Rejection { data, ..protocol::Rejection::new(code, self.message) }.of(id))
     }
 }

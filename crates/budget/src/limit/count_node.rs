@@ -15,6 +15,8 @@ pub struct CountOfNode {
     had_share: bool,
     /// How many were asked for in vain since the last report.
     missed: u64,
+    /// Whether the owner has been told of the demand since it began.
+    is_reported: bool,
     used_at: Duration,
     missed_at: Option<Duration>,
 }
@@ -48,6 +50,7 @@ impl CountOfNode {
             state,
             had_share: false,
             missed: 0,
+            is_reported: false,
             used_at: now,
             missed_at: None,
         }
@@ -85,7 +88,7 @@ impl CountOfNode {
     /// Whether one more may be held.
     pub fn allows(&mut self, now: Duration) -> Result<(), Refused> {
         if self.held == 0 && self.is_idle(now) && self.state == State::Lapsed {
-            (self.state, self.had_share) = (State::Fresh(now), false);
+            (self.state, self.had_share, self.is_reported) = (State::Fresh(now), false, false);
         }
         self.settle(now);
         self.used_at = now;
@@ -132,6 +135,11 @@ impl CountOfNode {
         self.is_idle(now) && matches!(self.state, State::Alone | State::Lapsed)
     }
 
+    /// Whether requests wait for a first share, and the owner does not know.
+    pub fn is_new(&self) -> bool {
+        matches!(self.state, State::Fresh(_)) && !self.is_reported
+    }
+
     /// What is to be reported to the owner; `None` if the node holds nothing and has no share.
     pub fn report(&mut self, now: Duration) -> Option<Report> {
         self.settle(now);
@@ -145,7 +153,7 @@ impl CountOfNode {
             had_share: self.had_share,
             is_last: is_idle,
         };
-        self.missed = 0;
+        (self.missed, self.is_reported) = (0, true);
         if is_idle {
             self.state = State::Lapsed;
         }

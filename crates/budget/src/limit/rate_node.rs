@@ -20,6 +20,8 @@ pub struct RateOfNode {
     asked: u64,
     asked_at: Duration,
     reported_at: Duration,
+    /// Whether the owner has been told of the demand since it began.
+    is_reported: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +72,7 @@ impl RateOfNode {
             asked: 0,
             asked_at: now,
             reported_at: now,
+            is_reported: false,
         }
     }
 
@@ -77,6 +80,7 @@ impl RateOfNode {
         let advance = (self.equal_part() * INTERVAL.as_secs_f64()).min(self.rate.burst).floor();
         self.bucket = Bucket::new(0.0, advance, advance, now);
         (self.state, self.had_share, self.advance) = (State::Fresh(now), false, advance);
+        self.is_reported = false;
     }
 
     /// The limit.
@@ -168,6 +172,11 @@ impl RateOfNode {
         }
     }
 
+    /// Whether requests wait for a first share, and the owner does not know.
+    pub fn is_new(&self) -> bool {
+        matches!(self.state, State::Fresh(_)) && !self.is_reported
+    }
+
     /// What is to be reported to the owner; `None` if the node has no demand and no share.
     pub fn report(&mut self, now: Duration) -> Option<Report> {
         self.settle(now);
@@ -184,7 +193,7 @@ impl RateOfNode {
             had_share: self.had_share,
             is_last: is_idle,
         };
-        (self.asked, self.reported_at) = (0, now);
+        (self.asked, self.reported_at, self.is_reported) = (0, now, true);
         if is_idle {
             self.bucket = Bucket::new(0.0, 0.0, 0.0, now);
             self.state = State::Lapsed;
