@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::held::until_sessions_can_be_created;
+use crate::limits::NodeLimits;
 use crate::node::Node;
 use crate::node_context::NodeContext;
 use crate::relief::{relieve_tenants, show_tenants};
@@ -25,7 +26,6 @@ use crate::reply_stream::{Opened, ReplyStream};
 use crate::routing::{Owner, PeerService, create_at_peer, share_limits};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
-use crate::limits::NodeLimits;
 use crate::{Caller, Care, SessionBytes, Settings, metrics};
 
 /// The interval at which a stop request is sent again to a session whose mailbox was full.

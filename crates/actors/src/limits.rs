@@ -24,6 +24,8 @@ pub use entry::{CountEntry, Counted, RateEntry, Taken};
 use owned::Owned;
 use wire::{LimitReport, LimitReports, LimitShares};
 
+use crate::metrics;
+
 /// Most entries of one tenant: its clients beyond that have one entry together.
 const ENTRIES_OF_TENANT_MAX: usize = 10_000;
 
@@ -174,10 +176,19 @@ impl NodeLimits {
         self.0.wanted.notified().await;
     }
 
-    /// Whether nothing is limited here now.
+    /// Whether nothing is limited here now, and no limit is owned.
     pub(crate) fn is_unused(&self) -> bool {
         let table = self.table();
-        table.rates.is_empty() && table.counts.is_empty()
+        table.rates.is_empty() && table.counts.is_empty() && self.owned().len() == 0
+    }
+
+    /// Shows the metrics.
+    pub(crate) fn show(&self) {
+        let table = self.table();
+        let used = table.rates.len() + table.counts.len();
+        drop(table);
+        metrics::LIMITS_USED.set(used as i64);
+        metrics::LIMITS_OWNED.set(self.owned().len() as i64);
     }
 
     /// Begins a round: forgets what is not used any more, and notes the number of live nodes.

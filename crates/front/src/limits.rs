@@ -89,12 +89,11 @@ impl Limits {
                 let mut admitted = Vec::with_capacity(members.len());
                 for member in members {
                     admitted.push(match member {
-                        Ok(message) => {
-                            self.admit_message(tenant, credential, &message, exchange)
-                                .await
-                                .map(|()| message)
-                                .map_err(Limited::into_rejection)
-                        }
+                        Ok(message) => self
+                            .admit_message(tenant, credential, &message, exchange)
+                            .await
+                            .map(|()| message)
+                            .map_err(Limited::into_rejection),
                         refused => refused,
                     });
                 }
@@ -125,7 +124,8 @@ impl Limits {
             false => None,
         };
         let key = if limits.has_keys() { credential.key_name(tenant) } else { None };
-        let subject = Subject { principal: credential.principal.name(), key, tool: tool.as_deref() };
+        let subject =
+            Subject { principal: credential.principal.name(), key, tool: tool.as_deref() };
         let taken = || {
             let mut of_thread = self.of_thread.borrow_mut();
             of_thread.take(&self.node, self.threads, &tenant.name, limits, &subject)
@@ -142,7 +142,11 @@ impl Limits {
         Err(Limited::Over(over, id()))
     }
 
-    async fn take_exchange(&self, tenant: &Tenant, exchange: &mut Exchange) -> Result<(), OverLimit> {
+    async fn take_exchange(
+        &self,
+        tenant: &Tenant,
+        exchange: &mut Exchange,
+    ) -> Result<(), OverLimit> {
         let max = tenant.cluster_limits.as_ref().and_then(|limits| limits.exchanges_max);
         let Some(max) = max else { return Ok(()) };
         let counted = self.count(tenant, LimitKind::Exchanges, max).await?;
@@ -164,7 +168,12 @@ impl Limits {
         Ok(())
     }
 
-    async fn count(&self, tenant: &Tenant, kind: LimitKind, max: u32) -> Result<Counted, OverLimit> {
+    async fn count(
+        &self,
+        tenant: &Tenant,
+        kind: LimitKind,
+        max: u32,
+    ) -> Result<Counted, OverLimit> {
         let take = || loop {
             let entry = self.node.count(&tenant.name, kind.name(), u64::from(max));
             // An entry that was forgotten meanwhile is replaced.
@@ -213,7 +222,9 @@ impl Limits {
         mut over: OverLimit,
         mut take: impl FnMut() -> Result<T, OverLimit>,
     ) -> Result<T, OverLimit> {
-        let Some(_waiting) = Waiting::begin(&self.of_thread, &tenant.name) else { return Err(over) };
+        let Some(_waiting) = Waiting::begin(&self.of_thread, &tenant.name) else {
+            return Err(over);
+        };
         let until = Instant::now() + INTERVAL;
         loop {
             let mut arrived = std::pin::pin!(self.node.shares_arrived());

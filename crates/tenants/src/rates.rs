@@ -231,7 +231,8 @@ fn quota(written: &str) -> Option<(u32, u32)> {
     let (tokens, window) = written.split_once('/')?;
     let tokens = tokens.trim();
     let is_number = !tokens.is_empty() && tokens.bytes().all(|byte| byte.is_ascii_digit());
-    let tokens = tokens.parse().ok().filter(|tokens| is_number && (1..=TOKENS_MAX).contains(tokens))?;
+    let tokens =
+        tokens.parse().ok().filter(|tokens| is_number && (1..=TOKENS_MAX).contains(tokens))?;
     let window_secs = match window.trim() {
         "s" => 1,
         "m" => 60,
@@ -289,7 +290,10 @@ mod tests {
     fn a_wrong_rate_is_named_with_its_remedy() {
         for written in ["", "100", "0/s", "-1/s", "+1/s", "1.5/s", "1/w", "10000001/s", "/s"] {
             let text = refusal("keys", "r", rate(written));
-            assert!(text.contains("`tenants.acme.rates.r.rate`") && text.contains("100/s"), "{text}");
+            assert!(
+                text.contains("`tenants.acme.rates.r.rate`") && text.contains("100/s"),
+                "{text}"
+            );
         }
         let per = |per: &str| RateSettings { per: per.into(), ..rate("1/s") };
         assert!(refusal("keys", "r", per("client")).contains("`tenants.acme.rates.r.per`"));

@@ -49,8 +49,7 @@ impl Settings {
         let has = |word| self.auth.as_ref().is_some_and(|auth| auth.has(word));
         // Without `auth` nothing is known of the clients, which is an error of its own.
         let (is_known, has_keys) = (self.auth.is_some(), has("keys"));
-        let rates =
-            rates::read(name, &self.rates, !has("open"), has_keys || !is_known)?;
+        let rates = rates::read(name, &self.rates, !has("open"), has_keys || !is_known)?;
         Ok(ClusterLimits {
             rates,
             exchanges_max: self.limits.cluster_exchanges_max,

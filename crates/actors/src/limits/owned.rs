@@ -29,7 +29,7 @@ impl Owned {
     ) -> LimitShare {
         let id = report.id();
         let is_known = self.rates.contains_key(&id) || self.counts.contains_key(&id);
-        let is_full = self.rates.len() + self.counts.len() >= OWNED_MAX;
+        let is_full = self.len() >= OWNED_MAX;
         let Some(demand) = report.report().filter(|_| is_known || !is_full) else {
             return LimitShare::none();
         };
@@ -42,6 +42,11 @@ impl Owned {
             owner.report(from, demand, report.max as u64, members, now)
         };
         LimitShare::given(grant)
+    }
+
+    /// The number of limits.
+    pub(super) fn len(&self) -> usize {
+        self.rates.len() + self.counts.len()
     }
 
     /// Forgets what nothing is lost with.

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::messages::{self, RequestKind};
 use super::{LIMITS, messages::Request};
 use crate::limits::{NodeLimits, Round};
+use crate::metrics;
 use crate::node::Node;
 
 /// The live nodes that share limits.
@@ -68,6 +69,7 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
             next = (next + INTERVAL).max(Instant::now() + INTERVAL / 2);
             reported.retain(|_, at| at.elapsed() < VALID);
             if limits.is_unused() {
+                limits.show();
                 continue;
             }
             limits.set_sessions(|| node.registry.sessions_by_tenant());
@@ -76,6 +78,7 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
         let (own, members) = (cluster.incarnation().0, Members::of(cluster));
         if !only_new {
             limits.begin_round(members.all.len());
+            limits.show();
         }
         // A peer gets one message in an interval: what is new waits for the next one.
         let owner = |tenant| {
@@ -91,8 +94,9 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
                 continue;
             }
             reported.insert(owner, Instant::now());
-            if let Some(peer) = cluster.reachable(Incarnation(owner)) {
-                tokio::spawn(report(limits.clone(), peer, round));
+            match cluster.reachable(Incarnation(owner)) {
+                Some(peer) => drop(tokio::spawn(report(limits.clone(), peer, round))),
+                None => metrics::LIMIT_REPORTS[1].inc(),
             }
         }
         drop(node);
@@ -108,7 +112,12 @@ async fn report(limits: NodeLimits, peer: Peer, round: Round) {
     let request = Request::from(RequestKind::Limits(round.message.clone()));
     let mut call = peer.call(messages::encode(&request));
     let answer = timeout(VALID, poll_fn(|context| call.poll_next(context)));
-    if let Ok(Some(Ok(shares))) = answer.await {
-        limits.apply(&round, shares);
-    }
+    let outcome = match answer.await {
+        Ok(Some(Ok(shares))) => {
+            limits.apply(&round, shares);
+            0
+        }
+        Ok(_) | Err(_) => 1,
+    };
+    metrics::LIMIT_REPORTS[outcome].inc();
 }

@@ -68,8 +68,7 @@ impl CountOwner {
         self.reporters.retain(|reporter| {
             let member = members.iter().find(|member| member.node == reporter.node);
             let is_silent = now.saturating_sub(reporter.reported_at) >= SILENT;
-            reporter.node != from
-                && member.is_some_and(|member| !(member.is_linked && is_silent))
+            reporter.node != from && member.is_some_and(|member| !(member.is_linked && is_silent))
         });
         if report.is_last {
             return Grant::default();
@@ -96,8 +95,7 @@ impl CountOwner {
             served_at,
         };
         let others = self.reporters.iter().filter(|other| other.is_valid(now));
-        let wanted: Vec<f64> =
-            others.map(Reporter::wanted).chain([reporter.wanted()]).collect();
+        let wanted: Vec<f64> = others.map(Reporter::wanted).chain([reporter.wanted()]).collect();
         let part = divide(max - absent, &wanted).last().copied().unwrap_or_default();
         // A part of one is of no use: who asks gets the whole, by turns.
         let is_before = |other: &Reporter| {

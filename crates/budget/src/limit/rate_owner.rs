@@ -121,7 +121,8 @@ impl RateOwner {
 
     fn grant(&mut self, at: usize, members: &[Member], now: Duration) -> Grant {
         let active = |reporter: &Reporter| reporter.is_valid(now);
-        let demands: Vec<f64> = self.reporters.iter().filter(|r| active(r)).map(|r| r.demand).collect();
+        let demands: Vec<f64> =
+            self.reporters.iter().filter(|r| active(r)).map(|r| r.demand).collect();
         let position = self.reporters[..at].iter().filter(|r| active(r)).count();
         let sum: f64 = demands.iter().sum();
         let weight = match sum > 0.0 {
@@ -208,11 +209,13 @@ impl RateOwner {
     /// nothing.
     fn held_by_absent(&self, members: &[Member], now: Duration) -> f64 {
         let settles = self.takes_over && now <= self.began + VALID;
-        let may_use = |member: &&Member| {
-            match self.reporters.iter().find(|reporter| reporter.node == member.node) {
-                Some(reporter) => !reporter.is_valid(now),
-                None => !member.is_linked || settles,
-            }
+        let may_use = |member: &&Member| match self
+            .reporters
+            .iter()
+            .find(|reporter| reporter.node == member.node)
+        {
+            Some(reporter) => !reporter.is_valid(now),
+            None => !member.is_linked || settles,
         };
         let absent = members.iter().filter(may_use).count();
         self.rate.per_sec * absent as f64 / members.len().max(1) as f64

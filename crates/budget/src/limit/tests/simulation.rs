@@ -36,7 +36,9 @@ impl Fault {
     fn carries(self, one: usize, other: usize, at: u64) -> bool {
         one == other
             || [one, other].iter().all(|node| {
-                !self.is_cut_off(*node, at) && !self.is_frozen(*node, at) && !self.is_killed(*node, at)
+                !self.is_cut_off(*node, at)
+                    && !self.is_frozen(*node, at)
+                    && !self.is_killed(*node, at)
             })
     }
 }
@@ -91,9 +93,8 @@ impl Cluster {
 
     /// The members as a node sees them: a killed one is known after 500 ms, a broken link after 900 ms.
     fn members(&self, seen_by: usize, at: u64) -> Vec<Member> {
-        let known = (0..self.nodes.len()).filter(|node| {
-            !(at >= 500 && self.fault.is_killed(*node, at - 500))
-        });
+        let known = (0..self.nodes.len())
+            .filter(|node| !(at >= 500 && self.fault.is_killed(*node, at - 500)));
         let before = at.saturating_sub(900);
         known
             .map(|node| Member {
@@ -119,7 +120,8 @@ impl Cluster {
             return 0;
         }
         let killed = (0..self.nodes.len()).find(|other| self.fault.is_killed(*other, at));
-        let moved = killed.map_or(0.0, |killed| self.demands[killed] / (self.nodes.len() - 1) as f64);
+        let moved =
+            killed.map_or(0.0, |killed| self.demands[killed] / (self.nodes.len() - 1) as f64);
         let noise = f64::from(self.random.next() % 1_000) / 500.0;
         let arrived = (self.demands[node] + moved) * noise * STEP_MS as f64 / 1_000.0;
         let (now, rate) = (ms(at), self.rate);
@@ -191,7 +193,11 @@ fn check(cluster: &Cluster, from: u64, least: f64, most: f64) {
     for (at, admitted) in cluster.spans(from, 10_000).into_iter().enumerate() {
         let part = admitted / limit;
         let from = from + 100 * at as u64;
-        assert!((least..=most).contains(&part), "{part} of the limit from {from} ms: {:?}", cluster.fault);
+        assert!(
+            (least..=most).contains(&part),
+            "{part} of the limit from {from} ms: {:?}",
+            cluster.fault
+        );
     }
 }
 
@@ -229,7 +235,8 @@ fn a_killed_node_changes_little() {
 fn a_frozen_or_cut_off_node_costs_its_part_at_most() {
     for seed in 0..8 {
         for node in 0..3 {
-            for fault in [Fault::Frozen(12_000, 20_000, node), Fault::CutOff(12_000, 20_000, node)] {
+            for fault in [Fault::Frozen(12_000, 20_000, node), Fault::CutOff(12_000, 20_000, node)]
+            {
                 let mut cluster = Cluster::new(RATE, &UNEVEN, fault, 5, seed);
                 cluster.run(40_000);
                 check(&cluster, 3_000, 0.3, 1.05);
