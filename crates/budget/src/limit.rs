@@ -16,6 +16,7 @@ mod rate_owner;
 mod rendezvous;
 #[cfg(test)]
 mod tests;
+mod thread_tokens;
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub use division::divide;
 pub use rate_node::{RateOfNode, Refused};
 pub use rate_owner::RateOwner;
 pub use rendezvous::owner_of;
+pub use thread_tokens::ThreadTokens;
 
 /// The interval in which each node reports its demand.
 pub const INTERVAL: Duration = Duration::from_millis(100);

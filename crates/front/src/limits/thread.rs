@@ -6,16 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actors::{NodeLimits, RateEntry, Taken};
-use budget::limit::{Rate, Refused as NoToken};
+use budget::limit::{Rate, Refused as NoToken, ThreadTokens};
 use tenants::{ClusterLimits, Per, RateRule};
 
 use super::over::OverLimit;
-
-/// How long a thread keeps tokens that it does not use.
-const KEPT: Duration = Duration::from_millis(20);
-
-/// How long a thread remembers that there is no token.
-const REFUSED: Duration = Duration::from_millis(2);
 
 /// How long the tokens of a client are remembered after its last request.
 const UNUSED: Duration = Duration::from_secs(2);
@@ -59,14 +53,7 @@ struct OfRate {
 #[derive(Debug)]
 struct Tokens {
     entry: Arc<RateEntry>,
-    left: u32,
-    /// When what is left is given back.
-    until: Duration,
-    /// Requests that asked since the node was asked.
-    asked: u32,
-    /// There is no token until this time.
-    refused: Option<(Duration, NoToken)>,
-    used: Duration,
+    held: ThreadTokens,
 }
 
 impl ThreadLimits {
@@ -142,7 +129,7 @@ impl ThreadLimits {
             return;
         }
         self.swept = now;
-        let is_used = |tokens: &Tokens| now.saturating_sub(tokens.used) < UNUSED;
+        let is_used = |tokens: &Tokens| now.saturating_sub(tokens.held.used()) < UNUSED;
         for of_tenant in self.tenants.values_mut() {
             for rate in &mut of_tenant.rates {
                 rate.all.take_if(|tokens| !is_used(tokens));
@@ -183,14 +170,7 @@ impl Asking<'_> {
     }
 
     fn tokens(&self, rule: &RateRule, subject: &str) -> Tokens {
-        Tokens {
-            entry: self.entry(rule, subject),
-            left: 0,
-            until: self.now,
-            asked: 0,
-            refused: None,
-            used: self.now,
-        }
+        Tokens { entry: self.entry(rule, subject), held: ThreadTokens::default() }
     }
 }
 
@@ -214,42 +194,25 @@ impl OfRate {
     fn give_back(&mut self, subject: &str) {
         let tokens = self.each.get_mut(subject);
         if let Some(tokens) = tokens.or(self.all.as_mut()) {
-            tokens.left += 1;
+            tokens.held.give_back();
         }
     }
 }
 
 impl Tokens {
     fn take(&mut self, asking: &Asking<'_>, rule: &RateRule, subject: &str) -> Result<(), NoToken> {
-        let now = asking.now;
-        self.used = now;
-        self.asked += 1;
-        if self.left > 0 && now < self.until {
-            self.left -= 1;
-            return Ok(());
-        }
-        if let Some((until, no_token)) = self.refused
-            && now < until
-        {
-            return Err(no_token);
-        }
-        let (asked, unused) = (std::mem::take(&mut self.asked), std::mem::take(&mut self.left));
-        let mut taken = self.entry.take(asked, unused, asking.threads, now);
-        if taken == Taken::Forgotten {
-            self.entry = asking.entry(rule, subject);
-            taken = self.entry.take(asked, 0, asking.threads, now);
-        }
-        match taken {
-            Taken::Tokens(tokens) => {
-                (self.left, self.until, self.refused) = (tokens - 1, now + KEPT, None);
-                Ok(())
+        let Self { entry, held } = self;
+        held.take(asking.now, |asked, unused| {
+            let mut taken = entry.take(asked, unused, asking.threads, asking.now);
+            if taken == Taken::Forgotten {
+                *entry = asking.entry(rule, subject);
+                taken = entry.take(asked, 0, asking.threads, asking.now);
             }
-            // Shares may come at any time.
-            Taken::Refused(NoToken::Wait) | Taken::Forgotten => Err(NoToken::Wait),
-            Taken::Refused(NoToken::Over(wait)) => {
-                self.refused = Some((now + wait.min(REFUSED), NoToken::Over(wait)));
-                Err(NoToken::Over(wait))
+            match taken {
+                Taken::Tokens(tokens) => Ok(tokens),
+                Taken::Refused(no_token) => Err(no_token),
+                Taken::Forgotten => Err(NoToken::Wait),
             }
-        }
+        })
     }
 }
