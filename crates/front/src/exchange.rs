@@ -16,8 +16,8 @@ use telemetry::{
 use tenants::{Tenant, Tenants};
 
 use crate::body::Body;
-use crate::limits::LimitKind;
 use crate::metrics::TenantMeters;
+use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
 
 /// The method of a preflight.

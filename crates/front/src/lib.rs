@@ -32,6 +32,7 @@ mod lapse;
 mod limits;
 mod metrics;
 mod origin;
+mod over_limit;
 mod permissions;
 mod pieces;
 mod places;

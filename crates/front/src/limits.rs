@@ -4,7 +4,6 @@
 //! responses are not counted: nothing could be answered to them. The decision takes no round trip. A
 //! request that finds a limit without a share waits for one, for an interval at most.
 
-mod over;
 mod thread;
 
 use std::cell::RefCell;
@@ -17,11 +16,12 @@ use protocol::{
 use tenants::Tenant;
 use tokio::time::{Instant, sleep_until};
 
-pub(crate) use over::{LimitKind, OverLimit};
 use thread::{Subject, ThreadLimits};
 
 use crate::authentication::Credential;
 use crate::exchange::Exchange;
+use crate::over_limit::{LimitKind, OverLimit};
+use crate::refusal::Refused;
 
 /// Most requests of one tenant that wait for a share at one thread. Others are refused at once.
 const WAITING_MAX: u32 = 256;
@@ -58,6 +58,15 @@ impl Limited {
             Self::Ambiguous(id) => {
                 Rejection::new(ErrorCode::InvalidParams, Ambiguous.to_string()).of(id)
             }
+        }
+    }
+}
+
+impl From<Limited> for Refused {
+    fn from(limited: Limited) -> Self {
+        match limited {
+            Limited::Over(over, id) => Self::from(over).of(id),
+            ambiguous => ambiguous.into_rejection().into(),
         }
     }
 }
@@ -255,13 +264,5 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.borrow_mut().end_to_wait(self.1);
-    }
-}
-
-/// When there may be a token again.
-fn retry_after(no_token: NoToken) -> std::time::Duration {
-    match no_token {
-        NoToken::Wait => INTERVAL,
-        NoToken::Over(retry_after) => retry_after,
     }
 }

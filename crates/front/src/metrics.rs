@@ -6,7 +6,7 @@ use actix_http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use telemetry::{ExchangeRecord, Outcome, register};
 
-use crate::limits::LimitKind;
+use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
 
 static REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {

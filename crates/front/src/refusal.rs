@@ -11,7 +11,7 @@ use protocol::{ErrorCode, Rejection, RequestId};
 use crate::body::Body;
 use crate::collecting::Uncollected;
 use crate::heads::Fault;
-use crate::limits::{Limited, OverLimit};
+use crate::over_limit::OverLimit;
 
 /// The `Retry-After` of a 429 or 503. By then the node may have restarted, or another session of
 /// the tenant may have ended.
@@ -250,15 +250,6 @@ impl From<OverLimit> for Refused {
             retry_after_secs: Some(over.retry_after_secs()),
             rate_limit: over.headers().map(Box::new),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused, "")
-        }
-    }
-}
-
-impl From<Limited> for Refused {
-    fn from(limited: Limited) -> Self {
-        match limited {
-            Limited::Over(over, id) => Self::from(over).of(id),
-            ambiguous => ambiguous.into_rejection().into(),
         }
     }
 }

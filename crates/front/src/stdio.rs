@@ -136,8 +136,8 @@ async fn handle_line<W>(
             return output.write_line(&error(&rejection));
         }
     };
-    let anyone = Credential::anonymous();
-    let body = match pending.limits.admit(&caller.tenant, &anyone, body, &mut exchange).await {
+    let client = Credential::anonymous();
+    let body = match pending.limits.admit(&caller.tenant, &client, body, &mut exchange).await {
         Ok(body) => body,
         Err(limited) => {
             let rejection = limited.into_rejection();

@@ -9,7 +9,7 @@ use actors::{NodeLimits, RateEntry, Taken};
 use budget::limit::{Rate, Refused as NoToken, ThreadTokens};
 use tenants::{ClusterLimits, Per, RateRule};
 
-use super::over::OverLimit;
+use crate::over_limit::OverLimit;
 
 /// How long the tokens of a client are remembered after its last request.
 const UNUSED: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::header::HeaderValue;
-use budget::limit::Refused as NoToken;
+use budget::limit::{INTERVAL, Refused as NoToken};
 use protocol::{ErrorCode, Rejection};
 use tenants::{Per, RateRule};
 
@@ -52,7 +52,7 @@ impl LimitKind {
     }
 
     /// The kind of a rate.
-    pub(super) fn of(rule: &RateRule) -> Self {
+    pub(crate) fn of(rule: &RateRule) -> Self {
         match rule.per {
             _ if rule.is_of_tools() => Self::Tool,
             Per::Tenant => Self::Tenant,
@@ -74,7 +74,7 @@ pub(crate) struct OverLimit {
 }
 
 impl OverLimit {
-    pub(super) fn of_rate(rule: &RateRule, no_token: NoToken) -> Self {
+    pub(crate) fn of_rate(rule: &RateRule, no_token: NoToken) -> Self {
         Self {
             kind: LimitKind::of(rule),
             name: Arc::from(&*rule.name),
@@ -83,18 +83,21 @@ impl OverLimit {
         }
     }
 
-    pub(super) fn of_count(kind: LimitKind, max: u32, no_token: NoToken) -> Self {
+    pub(crate) fn of_count(kind: LimitKind, max: u32, no_token: NoToken) -> Self {
         Self { kind, name: kind.name().into(), quota: (max, None), no_token }
     }
 
     /// Whether the next share may have a token for the request.
-    pub(super) fn may_wait(&self) -> bool {
+    pub(crate) fn may_wait(&self) -> bool {
         self.no_token == NoToken::Wait
     }
 
     /// When the client may try again.
     fn retry_after(&self) -> Duration {
-        super::retry_after(self.no_token)
+        match self.no_token {
+            NoToken::Wait => INTERVAL,
+            NoToken::Over(retry_after) => retry_after,
+        }
     }
 
     /// The same in whole seconds, at least one.
