@@ -9,7 +9,7 @@ mod thread;
 use std::cell::RefCell;
 
 use actors::{Counted, NodeLimits};
-use budget::limit::{INTERVAL, Refused as NoToken};
+use budget::limit::INTERVAL;
 use protocol::{
     Ambiguous, Body as Posted, ErrorCode, Message, Method, Named, Rejection, RequestId, named,
 };
