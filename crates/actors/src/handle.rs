@@ -18,12 +18,13 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::held::until_sessions_can_be_created;
+use crate::limits::NodeLimits;
 use crate::node::Node;
 use crate::node_context::NodeContext;
 use crate::overview::Overview;
 use crate::relief::{relieve_tenants, show_tenants};
 use crate::reply_stream::{Opened, ReplyStream};
-use crate::routing::{Owner, PeerService, create_at_peer};
+use crate::routing::{Owner, PeerService, create_at_peer, share_limits};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
 use crate::{Caller, Care, SessionBytes, Settings, metrics};
@@ -106,6 +107,7 @@ impl Handle {
         let context = NodeContext::new(settings, store, backends, cares, cluster, session_bytes);
         let node = Arc::new(Node::new(context, tenant_sessions_max));
         tokio::spawn(show_tenants(bytes.clone(), tenant_labels, Arc::downgrade(&node)));
+        tokio::spawn(share_limits(Arc::downgrade(&node)));
         tokio::spawn(relieve_tenants(bytes, Arc::downgrade(&node), !store_is_in_process));
         if node.has_peers() {
             tokio::spawn(keep_tombstones_written(Arc::downgrade(&node.context)));
@@ -231,6 +233,11 @@ impl Handle {
     /// What operators see of the cluster, and what they do with its sessions.
     pub fn overview(&self) -> Overview {
         Overview::new(&self.node)
+    }
+
+    /// The limits of the whole cluster at this node.
+    pub fn limits(&self) -> &NodeLimits {
+        &self.node.limits
     }
 
     /// The node's name for operators.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use audit::{CallId, Entry, Held, Recorder, SessionDigest, Ticket};
 use bytes::Bytes;
-use protocol::{Body as Posted, Message, Method, Request, RequestId, SessionId};
+use protocol::{Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome};
 use tenants::{Principal, Tenant};
 use tokio::time::{MissedTickBehavior, interval};
@@ -51,6 +51,8 @@ pub(crate) struct Audited {
     sign_in: Option<SignInProblem>,
     /// Whether a record says already that the request was refused.
     is_refusal_recorded: bool,
+    /// The members of a batch that are over a limit, which have their records.
+    over_limits: Vec<RequestId>,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +91,7 @@ impl Audited {
             is_answered_elsewhere: false,
             sign_in: None,
             is_refusal_recorded: false,
+            over_limits: Vec::new(),
         }
     }
 
@@ -302,6 +305,7 @@ impl Audited {
             (Ok(Posted::Batch(after)), Posted::Batch(before)) => {
                 for (after, before) in std::iter::zip(after, before) {
                     match (after, before) {
+                        (Err(rejection), Ok(_)) if self.is_over_limit(rejection) => {}
                         (Err(rejection), Ok(message)) => {
                             self.refuse(message, "permissions", Some(rejection.code.number()));
                         }
@@ -317,6 +321,20 @@ impl Audited {
             }
             _ => {}
         }
+    }
+
+    /// Records that a request is over a limit. `is_only`: it is no member of a batch.
+    pub(crate) fn over_limit(&mut self, message: &Message, code: i32, is_only: bool) {
+        self.refuse(message, "limits", Some(code));
+        match message {
+            _ if is_only => self.is_refusal_recorded = true,
+            Message::Request(request) => self.over_limits.push(request.id.clone()),
+            Message::Notification(_) | Message::Response(_) => {}
+        }
+    }
+
+    fn is_over_limit(&self, rejection: &Rejection) -> bool {
+        rejection.id.as_ref().is_some_and(|id| self.over_limits.contains(id))
     }
 
     /// Records that a message is refused, and not dispatched.
@@ -352,6 +370,7 @@ impl Audited {
             principal: self.principal.clone(),
             session: self.session.clone(),
             calls: Calls::One(OpenCall { request: None, ..call }),
+            over_limits: Vec::new(),
             ..*self
         })
     }

@@ -77,7 +77,8 @@ impl Authentication {
 
     /// The credential of every client of an open endpoint, which share this principal.
     pub(crate) fn of_anyone(&self) -> Credential {
-        Credential { principal: self.anonymous.clone(), accepted: Accepted::Open, grant: None }
+        let principal = self.anonymous.clone();
+        Credential { principal, accepted: Accepted::Open, grant: None }
     }
 
     /// Finds the client with this `Authorization` header. At an open endpoint the header has no
@@ -173,6 +174,22 @@ fn of_identity(
 }
 
 impl Credential {
+    /// The credential of a client that needs none.
+    pub(crate) fn anonymous() -> Self {
+        Self { principal: Principal::anonymous(), accepted: Accepted::Open, grant: None }
+    }
+
+    /// The name of the key that the client presented, if it presented one.
+    pub(crate) fn key_name<'a>(&self, tenant: &'a Tenant) -> Option<&'a str> {
+        match (&self.accepted, &tenant.access) {
+            (
+                Accepted::Key(digest),
+                Access::Authenticated(Credentials { keys: Some(keys), .. }),
+            ) => keys.name(*digest),
+            _ => None,
+        }
+    }
+
     /// Resolves when the credential does not count any more.
     pub(crate) fn lapse(&self, lapses: &Lapses, tenant: &Tenant) -> Lapse {
         let rules = tenant.access.oauth().cloned();

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use actix_http::body::{BodySize, MessageBody as _};
 use actix_http::{Method, Response};
-use actors::{HandshakeSummary, ReplyStream};
+use actors::{Counted, HandshakeSummary, ReplyStream};
 use audit::{Audit, Recorder};
 use protocol::glance::{self, Kind};
 use protocol::{Body as Posted, Message, RequestId, SessionId};
@@ -20,6 +20,7 @@ use crate::audit_reading::SignInProblem;
 use crate::audited::Audited;
 use crate::body::Body;
 use crate::metrics::TenantMeters;
+use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
 
 /// The method of a preflight.
@@ -120,6 +121,7 @@ impl Exchanges {
             meters,
             audited,
             outcome: None,
+            held: Vec::new(),
             record: ExchangeRecord {
                 ended_at: SystemTime::UNIX_EPOCH,
                 duration: Default::default(),
@@ -155,6 +157,8 @@ struct Inner {
     /// What the audit log records; `None` if it is off, or the request names no tenant.
     audited: Option<Box<Audited>>,
     outcome: Option<Outcome>,
+    /// What limits of the cluster count, until the exchange is over.
+    held: Vec<Counted>,
     record: ExchangeRecord,
 }
 
@@ -204,6 +208,7 @@ impl Exchange {
                 meters: None,
                 audited: Some(audited),
                 outcome: None,
+                held: Vec::new(),
                 record: inner.record.clone(),
             }))
         });
@@ -292,6 +297,20 @@ impl Exchange {
         self.note(|inner| inner.record.code = Some(code));
     }
 
+    /// Counts a request that was refused over a limit.
+    pub(crate) fn limited(&mut self, kind: LimitKind) {
+        self.note(|inner| {
+            if let Some(meters) = &inner.meters {
+                meters.count_limited(kind);
+            }
+        });
+    }
+
+    /// Holds what a limit of the cluster counts until the exchange is over.
+    pub(crate) fn hold(&mut self, counted: Counted) {
+        self.note(|inner| inner.held.push(counted));
+    }
+
     /// Sets the outcome, if there is none yet.
     pub(crate) fn end(&mut self, outcome: Outcome) {
         self.note(|inner| inner.outcome = inner.outcome.or(Some(outcome)));
@@ -364,7 +383,7 @@ impl Inner {
     }
 
     fn report(self) {
-        let Self { began, access_log, meters, audited, outcome, mut record } = self;
+        let Self { began, access_log, meters, audited, outcome, held: _, mut record } = self;
         record.outcome = outcome.unwrap_or(Outcome::Left);
         record.duration = began.elapsed();
         if let Some(meters) = meters {

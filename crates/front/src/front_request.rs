@@ -19,6 +19,7 @@ use crate::exchange::Exchange;
 use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
 use crate::lapse::{Lapse, Lapses};
+use crate::limits::{Limited, Limits};
 use crate::permissions::{Grant, NotPermitted};
 use crate::refusal::Refused;
 use crate::resource::PublicUrls;
@@ -117,6 +118,8 @@ pub(crate) struct Service {
     pub(crate) drain: Arc<Drain>,
     pub(crate) lapses: Lapses,
     pub(crate) urls: Arc<PublicUrls>,
+    /// The limits of tenants in the whole cluster.
+    pub(crate) limits: Limits,
     collecting: Collecting,
     rate: Arc<SessionRate>,
 }
@@ -131,6 +134,7 @@ impl Service {
         collecting: Collecting,
     ) -> Result<Self, Error> {
         Ok(Self {
+            limits: Limits::new(handle.limits(), settings.worker_count()),
             handle,
             drain,
             lapses: Lapses::new(tenants),
@@ -167,6 +171,15 @@ impl Service {
             audited.judged(&judged, raw);
         }
         judged
+    }
+
+    /// The body without the requests that are over a limit of the tenant.
+    pub(crate) async fn within_limits(
+        &self,
+        request: &mut FrontRequest<'_>,
+        body: Posted,
+    ) -> Result<Posted, Limited> {
+        self.limits.admit(request.tenant, &request.credential, body, request.exchange).await
     }
 
     /// The answer to a message that needs more scopes: the client asks its issuer for them.

@@ -31,6 +31,7 @@ pub(crate) async fn open(
         return Err(Refused::accept("text/event-stream"));
     }
     let handle = service.creating_handle(request)?;
+    service.limits.check_sessions(request.tenant, request.exchange).await?;
     let principal = &request.credential.principal;
     let Opened { session, replies } = handle.connect(request.tenant, principal).await?;
     request.accepted();
@@ -66,6 +67,8 @@ pub(crate) async fn post(
     let raw = service.collect(request).await?;
     let body = protocol::parse(raw.clone(), &protocol::Limits::default())?;
     request.exchange.posted(&body);
+    // A status: the answer to a request goes to another connection.
+    let body = service.within_limits(request, body).await?;
     let body = service.permitted(request, body, &raw).map_err(|why| match why {
         NotPermitted::Needs(scopes, id) => service.step_up(request, Endpoint::Sse, &scopes).of(id),
         NotPermitted::Refused(rejection) => Refused::not_permitted(rejection),

@@ -18,7 +18,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 use crate::Reporting;
 use crate::audit_reading::cancelled_id;
 use crate::audited::{Dispatched, wake_recorded_calls};
+use crate::authentication::Credential;
 use crate::exchange::{Exchange, Exchanges};
+use crate::limits::Limits;
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
 
@@ -48,7 +50,10 @@ pub async fn serve_stdio(
     };
     let caller = Caller { tenant: Arc::clone(tenant), principal, session };
     let mut lines = LineSplitter::new(line_bytes_max);
-    let mut pending = PendingRequests { exchanges, handshake: None, requests: HashMap::default() };
+    // One thread serves this client.
+    let limits = Limits::new(handle.limits(), 1);
+    let mut pending =
+        PendingRequests { exchanges, limits, handshake: None, requests: HashMap::default() };
     loop {
         tokio::select! {
             line = next_line(&mut stdin, &mut lines) => match line? {
@@ -129,6 +134,16 @@ async fn handle_line<W>(
             return output.write_line(&error(&rejection));
         }
     };
+    let client = Credential::anonymous();
+    let body = match pending.limits.admit(&caller.tenant, &client, body, &mut exchange).await {
+        Ok(body) => body,
+        Err(limited) => {
+            let rejection = limited.into_rejection();
+            exchange.refused(rejection.code.number());
+            exchange.end_as(Outcome::Refused);
+            return output.write_line(&error(&rejection));
+        }
+    };
     let recorded = match exchange.audited() {
         Some(audited) => {
             let dispatched = Dispatched::Posted(&body);
@@ -195,6 +210,8 @@ fn write_message<W>(message: &Bytes, pending: &mut PendingRequests, output: &mut
 /// request is answered at once.
 struct PendingRequests {
     exchanges: Exchanges,
+    /// The limits of the tenant.
+    limits: Limits,
     /// The handshake that the client asked for, for the access log.
     handshake: Option<HandshakeSummary>,
     requests: HashMap<RequestId, Exchange>,

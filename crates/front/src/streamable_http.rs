@@ -66,6 +66,10 @@ async fn post(
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     request.exchange.of_session(&session);
+    let body = match service.within_limits(request, body).await {
+        Ok(body) => body,
+        Err(limited) => return Ok(answer_with_error(request, &limited.into_rejection())),
+    };
     let body = match service.permitted(request, body, &again) {
         Ok(body) => body,
         Err(NotPermitted::Needs(scopes, id)) => {
@@ -73,9 +77,7 @@ async fn post(
         }
         // Any other status than 200 ends some clients.
         Err(NotPermitted::Refused(rejection)) if rejection.id.is_some() => {
-            request.exchange.end_as(Outcome::Error);
-            request.exchange.refused(rejection.code.number());
-            return Ok(json(protocol::Response::rejecting(&rejection).raw().clone()));
+            return Ok(answer_with_error(request, &rejection));
         }
         Err(NotPermitted::Refused(rejection)) => return Err(Refused::not_permitted(rejection)),
     };
@@ -101,6 +103,13 @@ async fn post(
     })
 }
 
+/// The answer to a request of a session that is refused.
+fn answer_with_error(request: &mut FrontRequest<'_>, rejection: &Rejection) -> Response<Body> {
+    request.exchange.end_as(Outcome::Error);
+    request.exchange.refused(rejection.code.number());
+    json(protocol::Response::rejecting(rejection).raw().clone())
+}
+
 /// A POST without a session: an `initialize`, or an error of the client.
 async fn post_initialize(
     service: &Service,
@@ -118,10 +127,16 @@ async fn post_initialize(
         }
         other => return Err(Refused::no_session().of(only_id(&other))),
     };
-    let handle = service.creating_handle(request);
-    let handle = handle.map_err(|refused| refused.of(Some(initialize.id.clone())))?;
+    let id = Some(initialize.id.clone());
+    let handle = service.creating_handle(request).map_err(|refused| refused.of(id.clone()))?;
+    let message = Message::Request(initialize);
+    let (credential, exchange) = (&request.credential, &mut *request.exchange);
+    service.limits.admit_message(request.tenant, credential, &message, exchange, true).await?;
+    let allowed = service.limits.check_sessions(request.tenant, exchange).await;
+    allowed.map_err(|over| Refused::from(over).of(id.clone()))?;
+    let Message::Request(initialize) = message else { return Err(Refused::no_session()) };
     let recorded = request.record(Dispatched::Request(&initialize)).await;
-    recorded.map_err(|refused| refused.of(Some(initialize.id.clone())))?;
+    recorded.map_err(|refused| refused.of(id))?;
     let Opened { session, replies } = handle
         .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;
@@ -137,6 +152,7 @@ async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Respon
     check_version(request)?;
     let after = request.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     request.exchange.of_session(&session);
+    service.limits.take_stream(request.tenant, request.exchange).await?;
     let replies = service.handle.listen(&request.caller(session), after);
     Ok(await_response(service, request, replies, None).await?)
 }

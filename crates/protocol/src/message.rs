@@ -258,7 +258,8 @@ impl Response {
 
     /// Creates the response to a message that was rejected.
     pub fn rejecting(rejection: &Rejection) -> Self {
-        Self::error(rejection.id.clone(), rejection.code.number(), &rejection.message, None)
+        let data = rejection.data.as_deref().map(str::as_bytes);
+        Self::error(rejection.id.clone(), rejection.code.number(), &rejection.message, data)
     }
 
     /// The bytes of the whole message.

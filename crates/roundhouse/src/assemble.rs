@@ -46,7 +46,7 @@ const WAITING: &str =
 impl Plan {
     /// The node's sessions, in this cluster.
     pub(crate) fn handle(&self, membership: Membership) -> Handle {
-        Handle::new(actors::NodeParts {
+        let handle = Handle::new(actors::NodeParts {
             settings: self.settings.sessions.clone(),
             store: Arc::clone(&self.store),
             backends: self.backends.clone(),
@@ -56,7 +56,18 @@ impl Plan {
             store_is_in_process: !self.store_is_shared,
             tenant_sessions_max: self.tenant_sessions_max(),
             tenant_labels: self.tenant_labels.clone(),
-        })
+        });
+        handle.limits().limit_sessions(self.cluster_sessions_max());
+        handle
+    }
+
+    /// The most sessions in the whole cluster, of each tenant that has such a limit.
+    pub(crate) fn cluster_sessions_max(&self) -> Vec<(Arc<str>, u32)> {
+        let max = |tenant: Arc<tenants::Tenant>| {
+            let max = tenant.cluster_limits.as_ref()?.sessions_max?;
+            Some((Arc::clone(&tenant.name), max))
+        };
+        self.tenants.by_name().into_iter().filter_map(max).collect()
     }
 
     /// The settings for each tenant's server.

@@ -128,6 +128,28 @@ pub enum Error {
         /// What to write instead.
         remedy: &'static str,
     },
+    /// A tenant has too many rates.
+    #[error("`tenants.{name}.rates` has more than {max} rates; join some of them")]
+    TooManyRates {
+        /// The tenant.
+        name: String,
+        /// The maximum number.
+        max: usize,
+    },
+    /// A value of a rate is wrong.
+    #[error("`tenants.{tenant}.rates.{name}.{key}` has {written:?}; {remedy}")]
+    Rate {
+        /// The tenant.
+        tenant: String,
+        /// The name of the rate.
+        name: String,
+        /// The key.
+        key: &'static str,
+        /// The value.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
     /// Too many parts of payloads are to be in audit records.
     #[error("`tenants.{tenant}.audit.fields` has more than {max} paths; remove some of them")]
     TooManyAuditedFields {

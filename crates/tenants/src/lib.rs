@@ -15,6 +15,7 @@ mod oauth;
 mod origin;
 mod pattern;
 mod permissions;
+mod rates;
 mod scopes;
 mod settings;
 mod table;
@@ -31,6 +32,7 @@ pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys, time_o
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
 pub use permissions::{Attributes, Judgement, Kind, PermissionSettings, Permissions};
+pub use rates::{ClusterLimits, Per, RateRule, RateSettings, limit_id};
 pub use scopes::Scopes;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
@@ -82,6 +84,8 @@ pub struct Tenant {
     pub cors_headers: Vec<String>,
     /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused.
     pub sessions_max: usize,
+    /// What the tenant may have in the whole cluster; `None`: no limit.
+    pub cluster_limits: Option<Arc<ClusterLimits>>,
     /// Whether the tenant was removed from the settings: its sessions go on for a while, and it gets
     /// no new ones.
     pub is_leaving: bool,
@@ -98,11 +102,12 @@ impl Tenant {
         let mut wrong: Vec<Error> = checks.filter_map(Result::err).collect();
         let permissions = settings.permissions(name).map_err(|more| wrong.extend(more));
         let audited_fields = settings.audit.fields(name).map_err(|more| wrong.extend(more));
+        let cluster_limits = settings.cluster_limits(name).map_err(|more| wrong.extend(more));
         let claims = permissions.iter().flatten().map(Permissions::claims).next();
         let access =
             settings.access(name, claims.unwrap_or_default()).map_err(|more| wrong.extend(more));
-        let (Ok(access), Ok(permissions), Ok(audited_fields), true) =
-            (access, permissions, audited_fields, wrong.is_empty())
+        let (Ok(access), Ok(permissions), Ok(audited_fields), Ok(cluster_limits), true) =
+            (access, permissions, audited_fields, cluster_limits, wrong.is_empty())
         else {
             return Err(wrong);
         };
@@ -115,6 +120,7 @@ impl Tenant {
             allowed_origins: settings.allowed_origins.clone(),
             cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
             sessions_max: settings.limits.sessions_max,
+            cluster_limits: (!cluster_limits.is_empty()).then(|| Arc::new(cluster_limits)),
             is_leaving: false,
         })
     }
@@ -133,6 +139,7 @@ impl Tenant {
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),
             sessions_max,
+            cluster_limits: None,
             is_leaving: false,
         }
     }

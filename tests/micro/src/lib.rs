@@ -1,5 +1,5 @@
 //! The smallest parts of a call that need no socket, no clock and no thread: reading envelopes,
-//! server-sent events, the steps of a session, and the records of an exchange.
+//! server-sent events, the steps of a session, the records of an exchange, and the limits of a tenant.
 //!
 //! The program `instructions` repeats one part under an instruction counter, and the benchmark
 //! `pure` times all of them. A count and a time with the same name are of the same work.
@@ -7,6 +7,7 @@
 mod access;
 mod audit;
 mod call;
+mod limits;
 
 use std::hint::black_box;
 
@@ -34,12 +35,14 @@ pub struct Work {
 }
 
 /// Every work.
-pub const WORKS: [Work; 10] = [
+pub const WORKS: [Work; 12] = [
     Work { name: "access/all", prepare: || access::record(Access::All) },
     Work { name: "access/sampled", prepare: || access::record(Access::Sampled) },
     Work { name: "audit/call", prepare: audit::records },
     Work { name: "envelope/call", prepare: || parse(Bytes::from_static(CALL)) },
     Work { name: "envelope/result_4k", prepare: || parse(result(4 << 10)) },
+    Work { name: "limits/decision", prepare: || limits::decision(1_000_000.0) },
+    Work { name: "limits/decision_low_rate", prepare: || limits::decision(100.0) },
     Work { name: "sse/encode", prepare: || encode(PROGRESS.into()) },
     Work { name: "sse/encode_4k", prepare: || encode(result(4 << 10)) },
     Work { name: "sse/decode", prepare: decode },

@@ -40,6 +40,8 @@ pub(super) enum Received {
     Relayed(Relayed),
     /// A call of an operator at another node.
     Operator(OperatorCall),
+    /// The demand of another node for limits of the cluster.
+    Limits(Bytes),
 }
 
 /// A call that its receiver relays without decoding it.
@@ -117,6 +119,7 @@ impl Received {
             RequestKind::Opening(opening) => Opening::read(opening).map(Self::Opening),
             RequestKind::Relay(relay) => Relayed::read(relay).map(Self::Relayed),
             RequestKind::Operator(call) => Some(Self::Operator(call)),
+            RequestKind::Limits(reports) => Some(Self::Limits(reports)),
         }
     }
 }

@@ -13,6 +13,7 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::forwarded_request::{ForwardedRequest, Received, Relayed};
+use super::sharing::Members;
 use super::{Format, operator_calls, reply_codec};
 use crate::ReplyEvent;
 use crate::metrics;
@@ -45,6 +46,10 @@ impl PeerCallHandler for PeerService {
                 return Some(Box::new(RelayedReplies(peer.call(call))));
             }
             Some(Received::Operator(call)) => return operator_calls::serve(&node, call),
+            Some(Received::Limits(reports)) => {
+                let members = Members::of(&node.context.cluster);
+                return Some(Box::new(OneReply(node.limits.answer(reports, &members.all))));
+            }
             None => {
                 tracing::error!("undecodable call from a peer; check the versions of all nodes");
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
@@ -160,6 +165,19 @@ impl Replies for RequestedClaim {
 /// The result of the spawned task; a panic was already logged and becomes `Unavailable`.
 pub(super) fn outcome<T>(joined: Result<Result<T, Refusal>, JoinError>) -> Result<T, Refusal> {
     joined.unwrap_or(Err(Refusal::Unavailable))
+}
+
+/// One reply, if there is any.
+struct OneReply(Option<Bytes>);
+
+impl Replies for OneReply {
+    fn poll_next(&mut self, _context: &mut Context<'_>) -> Reply {
+        Poll::Ready(self.0.take().map(Ok))
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_none()
+    }
 }
 
 /// A reply that refuses a call.
