@@ -6,18 +6,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use actix_http::body::{BodySize, MessageBody as _};
+use actix_http::header::HeaderMap;
 use actix_http::{Method, Response};
 use actors::{HandshakeSummary, ReplyStream};
 use protocol::glance::{self, Kind};
 use protocol::{Body as Posted, Message, SessionId};
 use telemetry::{
-    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels,
+    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels, Traces,
 };
 use tenants::{Tenant, Tenants};
 
 use crate::body::Body;
 use crate::metrics::TenantMeters;
+use crate::operations::{self, Operations};
 use crate::route::Endpoint;
+use crate::server_span::ServerSpan;
 
 /// The method of a preflight.
 const OPTIONS: &str = "OPTIONS";
@@ -31,6 +34,8 @@ pub struct Reporting {
     pub node: Arc<str>,
     /// The tenants with metrics of their own.
     pub labels: TenantLabels,
+    /// Begins the spans of messages that are traced.
+    pub traces: Traces,
 }
 
 /// Begins exchanges. Each worker has one.
@@ -41,6 +46,8 @@ pub(crate) struct Exchanges {
     meters: Arc<HashMap<Arc<str>, TenantMeters>>,
     /// Of tenants that came after the start. Made for the first of their requests.
     other_meters: Arc<OnceLock<TenantMeters>>,
+    traces: Traces,
+    operations: Operations,
 }
 
 impl Exchanges {
@@ -54,6 +61,8 @@ impl Exchanges {
             node: Arc::clone(&reporting.node),
             meters: Arc::new(meters.collect()),
             other_meters: Arc::default(),
+            traces: reporting.traces.clone(),
+            operations: Operations::of_worker(),
         }
     }
 
@@ -64,7 +73,8 @@ impl Exchanges {
 
     /// The same for another thread, with a copy of the node's name.
     pub(crate) fn for_worker(&self) -> Self {
-        Self { node: Arc::from(&*self.node), ..self.clone() }
+        let operations = Operations::of_worker();
+        Self { node: Arc::from(&*self.node), operations, ..self.clone() }
     }
 
     /// Begins an exchange over HTTP.
@@ -100,6 +110,9 @@ impl Exchanges {
             began: Instant::now(),
             access_log: self.access_log.clone(),
             meters,
+            span: ServerSpan::of_exchange(&self.traces),
+            operations: self.operations.clone(),
+            method: None,
             outcome: None,
             record: ExchangeRecord {
                 ended_at: SystemTime::UNIX_EPOCH,
@@ -119,6 +132,7 @@ impl Exchanges {
                 bytes_out: 0,
                 node: Arc::clone(&self.node),
                 owner: None,
+                trace: None,
             },
         })))
     }
@@ -133,6 +147,11 @@ struct Inner {
     began: Instant,
     access_log: AccessLog,
     meters: Option<TenantMeters>,
+    /// Set if the message may be traced.
+    span: Option<Box<ServerSpan>>,
+    operations: Operations,
+    /// The number of the method of a single message.
+    method: Option<usize>,
     outcome: Option<Outcome>,
     record: ExchangeRecord,
 }
@@ -158,9 +177,16 @@ impl Exchange {
         self.note_for_log(|record| record.session = Some(SessionTag::of(session.as_str())));
     }
 
-    /// Notes what the client posted. Reads no more of it than its first members.
-    pub(crate) fn posted(&mut self, body: &Posted) {
-        self.note_for_log(|record| match body {
+    /// Notes what the client posted. Reads no more of it than its first members, unless it is traced: then
+    /// its span begins, and the message is in it. `headers` are those of an HTTP request.
+    pub(crate) fn posted(&mut self, body: &mut Posted, headers: Option<&HeaderMap>) {
+        if let Some(inner) = &mut self.0 {
+            inner.method = operations::number_of(body);
+            if let Some(span) = &mut inner.span {
+                span.begin(body, headers, inner.began, &mut inner.record);
+            }
+        }
+        self.note_for_log(|record| match &*body {
             Posted::One(Message::Request(request)) => {
                 record.method = Some(method_label(&request.method));
                 record.tool = request.tool_name().map(|name| Label::of(&name));
@@ -203,9 +229,7 @@ impl Exchange {
         self.note(|inner| match glance::kind_of(message) {
             Some(Kind::Error) => {
                 inner.outcome = Some(Outcome::Error);
-                if inner.access_log.is_on() {
-                    inner.record.code = glance::error_code(message);
-                }
+                inner.record.code = glance::error_code(message);
             }
             Some(Kind::Result) if inner.outcome == Some(Outcome::Error) => {}
             Some(Kind::Result) if glance::is_tool_error(message) => {
@@ -259,10 +283,10 @@ impl Exchange {
         }
     }
 
-    /// Notes what only the access log needs.
+    /// Notes what only the access log and a span need.
     fn note_for_log(&mut self, note: impl FnOnce(&mut ExchangeRecord)) {
         self.note(|inner| {
-            if inner.access_log.is_on() {
+            if inner.is_recorded() {
                 note(&mut inner.record);
             }
         });
@@ -287,12 +311,24 @@ impl Drop for Exchange {
 }
 
 impl Inner {
+    /// Whether more is noted than the metrics need.
+    fn is_recorded(&self) -> bool {
+        self.access_log.is_on() || self.record.trace.is_some()
+    }
+
     fn report(self) {
-        let Self { began, access_log, meters, outcome, mut record } = self;
+        let Self { began, access_log, meters, span, operations, method, outcome, mut record } =
+            self;
         record.outcome = outcome.unwrap_or(Outcome::Left);
         record.duration = began.elapsed();
         if let Some(meters) = meters {
             meters.count(&record);
+        }
+        if let Some(method) = method {
+            operations.count(method, &record);
+        }
+        if let Some(span) = span {
+            span.end(&record);
         }
         if access_log.is_on() {
             record.ended_at = SystemTime::now();

@@ -63,8 +63,8 @@ pub(crate) async fn post(
     let session = session_in(request.query)?;
     request.exchange.of_session(&session);
     let raw = service.collect(request).await?;
-    let body = protocol::parse(raw, &protocol::Limits::default())?;
-    request.exchange.posted(&body);
+    let mut body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&mut body, Some(&request.head.headers));
     let body = service.permitted(request, body).map_err(|why| match why {
         NotPermitted::Needs(scopes, id) => service.step_up(request, Endpoint::Sse, &scopes).of(id),
         NotPermitted::Refused(rejection) => Refused::not_permitted(rejection),

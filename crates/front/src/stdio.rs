@@ -123,7 +123,7 @@ async fn handle_line<W>(
     let mut exchange = pending.exchanges.begin_line(&caller.tenant);
     exchange.received(line.len());
     exchange.of_session(&caller.session);
-    let body = match protocol::parse(line, &protocol::Limits::default()) {
+    let mut body = match protocol::parse(line, &protocol::Limits::default()) {
         Ok(body) => body,
         Err(rejection) => {
             exchange.refused(rejection.code.number());
@@ -131,7 +131,7 @@ async fn handle_line<W>(
             return output.write_line(&error(&rejection));
         }
     };
-    let ids = pending.add_requests(&body, &mut exchange);
+    let ids = pending.add_requests(&mut body, &mut exchange);
     match handle.post(caller, body, None).next().await {
         Some(ReplyEvent::Answer(Answer::Accepted)) => exchange.end(Outcome::Accepted),
         // Each request gets its own final response, also where all were refused together.
@@ -195,8 +195,9 @@ struct PendingRequests {
 impl PendingRequests {
     /// Adds the requests of a body and returns their ids. The exchange of a single request goes on
     /// until its response.
-    fn add_requests(&mut self, body: &Body, exchange: &mut Exchange) -> Vec<RequestId> {
-        exchange.posted(body);
+    fn add_requests(&mut self, body: &mut Body, exchange: &mut Exchange) -> Vec<RequestId> {
+        exchange.posted(body, None);
+        let body = &*body;
         exchange.of_handshake(self.handshake.as_ref());
         if let Body::One(Message::Request(request)) = body {
             if request.method == Method::Initialize {

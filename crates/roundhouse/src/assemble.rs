@@ -11,10 +11,10 @@ use std::time::Duration;
 use actors::{Care, Handle};
 use backends::sandbox::Protection;
 use budget::Budget;
-use cluster::Membership;
+use cluster::{Cluster, Membership};
 use front::{Operators, Reporting};
 use store::Store;
-use telemetry::{AccessLog, Readiness};
+use telemetry::{AccessLog, Otlp, Readiness, Traces};
 
 use crate::advice::Advice;
 use crate::descriptors::{self, Descriptors};
@@ -43,7 +43,7 @@ const WAITING: &str =
 
 impl Plan {
     /// The node's sessions, in this cluster.
-    pub(crate) fn handle(&self, membership: Membership) -> Handle {
+    pub(crate) fn handle(&self, membership: Membership, traces: Traces) -> Handle {
         Handle::new(actors::NodeParts {
             settings: self.settings.sessions.clone(),
             store: Arc::clone(&self.store),
@@ -54,6 +54,7 @@ impl Plan {
             store_is_in_process: !self.store_is_shared,
             tenant_sessions_max: self.tenant_sessions_max(),
             tenant_labels: self.tenant_labels.clone(),
+            traces,
         })
     }
 
@@ -110,11 +111,16 @@ impl Plan {
     }
 
     /// Where the exchanges of this node are reported.
-    pub(crate) fn reporting(&self, handle: &Handle) -> Reporting {
-        let named = handle.node_name();
-        let node = if named.is_empty() { self.settings.node_name().into() } else { named };
+    pub(crate) fn reporting(&self, cluster: &Cluster, traces: Traces) -> Reporting {
+        let node = self.name_in(cluster);
         let access_log = AccessLog::of_process();
-        Reporting { access_log, node, labels: self.tenant_labels.clone() }
+        Reporting { access_log, node, labels: self.tenant_labels.clone(), traces }
+    }
+
+    /// The name of the node for operators.
+    pub(crate) fn name_in(&self, cluster: &Cluster) -> Arc<str> {
+        let named = cluster.name();
+        if named.is_empty() { self.settings.node_name().into() } else { named }
     }
 
     /// Ends the child processes that no session has, and waits until none is left, or until the time
@@ -190,7 +196,15 @@ impl Plan {
             }
         };
         let cluster = membership.cluster().clone();
-        let handle = self.handle(membership);
+        let otlp = match Otlp::start(&self.settings.otlp, &self.name_in(&cluster)) {
+            Ok(otlp) => otlp,
+            Err(error) => {
+                cluster.leave().await;
+                operators.stop().await;
+                return Err(error.into());
+            }
+        };
+        let handle = self.handle(membership, otlp.traces());
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
         let running = operators.serve_clients(
@@ -198,7 +212,7 @@ impl Plan {
             handle.clone(),
             &self.tenants,
             bodies.clone(),
-            &self.reporting(&handle),
+            &self.reporting(&cluster, otlp.traces()),
         );
         let running = match running {
             Ok(running) => running,
@@ -249,6 +263,8 @@ impl Plan {
         drop(watching_lease);
         cluster.leave().await;
         self.wait_for_children().await;
+        // On a thread of its own: it waits for the collector, which may not answer.
+        let _ = tokio::task::spawn_blocking(move || otlp.stop()).await;
         sweeping.abort();
         showing.abort();
         watching.abort();

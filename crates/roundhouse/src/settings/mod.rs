@@ -59,6 +59,8 @@ pub struct Settings {
     pub sessions: actors::Settings,
     /// `[log]`: what is logged, and in which format.
     pub log: telemetry::Settings,
+    /// `[otlp]`: the collector that gets spans and metrics.
+    pub otlp: telemetry::OtlpSettings,
     /// `[tenants.X]`: the tenants and their servers.
     pub tenants: BTreeMap<String, TenantSettings>,
 }
