@@ -7,6 +7,7 @@
 pub mod chance;
 pub mod chaos;
 pub mod check;
+pub mod collector;
 pub mod conformance;
 pub mod cores;
 pub mod deployment;
