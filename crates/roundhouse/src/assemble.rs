@@ -247,6 +247,8 @@ impl Plan {
         if dead {
             // Other nodes already own its sessions: this node must not send anything more.
             running.stop(Duration::ZERO).await;
+            // The end of the process does not wait for the collector.
+            std::thread::spawn(move || otlp.stop());
             return Err(Error::MarkedDead);
         }
         if cluster.is_alone() {
