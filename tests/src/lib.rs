@@ -8,6 +8,7 @@ pub mod audit_log;
 pub mod chance;
 pub mod chaos;
 pub mod check;
+pub mod collector;
 pub mod conformance;
 pub mod cores;
 pub mod deployment;

@@ -12,7 +12,7 @@ use conversation::Refusal;
 use ownership::SessionRequest;
 use protocol::{Body, Message, Mirrored, Request};
 use store::Store;
-use telemetry::TenantLabels;
+use telemetry::{TenantLabels, Traces};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -27,7 +27,7 @@ use crate::reply_stream::{Opened, ReplyStream};
 use crate::routing::{Owner, PeerService, create_at_peer, share_limits};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
-use crate::{Caller, Care, SessionBytes, Settings, metrics};
+use crate::{Caller, Care, SessionBytes, Settings, metrics, session_durations};
 
 /// The interval at which a stop request is sent again to a session whose mailbox was full.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
@@ -55,6 +55,8 @@ pub struct NodeParts {
     pub tenant_sessions_max: HashMap<Arc<str>, usize>,
     /// The tenants with metrics of their own.
     pub tenant_labels: TenantLabels,
+    /// Begins the spans of requests that are traced.
+    pub traces: Traces,
 }
 
 impl NodeParts {
@@ -73,6 +75,7 @@ impl NodeParts {
             store_is_in_process: false,
             tenant_sessions_max: HashMap::new(),
             tenant_labels: TenantLabels::default(),
+            traces: Traces::default(),
         }
     }
 }
@@ -90,6 +93,7 @@ impl Handle {
     /// within the runtime of the node.
     pub fn new(parts: NodeParts) -> Self {
         metrics::show();
+        session_durations::show();
         let NodeParts {
             settings,
             store,
@@ -100,11 +104,13 @@ impl Handle {
             store_is_in_process,
             tenant_sessions_max,
             tenant_labels,
+            traces,
         } = parts;
         let settings = if store_is_in_process { settings.without_sleep() } else { settings };
         let cluster = membership.cluster().clone();
         let bytes = session_bytes.clone();
-        let context = NodeContext::new(settings, store, backends, cares, cluster, session_bytes);
+        let context =
+            NodeContext::new(settings, store, backends, cares, cluster, session_bytes, traces);
         let node = Arc::new(Node::new(context, tenant_sessions_max));
         tokio::spawn(show_tenants(bytes.clone(), tenant_labels, Arc::downgrade(&node)));
         tokio::spawn(share_limits(Arc::downgrade(&node)));

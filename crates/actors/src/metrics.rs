@@ -11,6 +11,9 @@ use telemetry::{OTHER_TENANTS, TenantLabels, register};
 
 use crate::SessionBytes;
 
+/// How long sessions last, by the names of OpenTelemetry's conventions.
+pub(crate) const SESSION_SECONDS: &str = "mcp_server_session_duration_seconds";
+
 /// Sessions on this node.
 pub(crate) static SESSIONS: LazyLock<IntGauge> =
     LazyLock::new(|| register::gauge("roundhouse_sessions", "Sessions on this node."));

@@ -10,6 +10,7 @@ use cluster::Cluster;
 use ownership::machine::LeaseSnapshot;
 use protocol::SessionId;
 use store::Store;
+use telemetry::Traces;
 
 use crate::reply::Bounds;
 use crate::sleeping_bytes::SleepingBytes;
@@ -28,6 +29,8 @@ pub(crate) struct NodeContext {
     pub(crate) cluster: Cluster,
     /// The budget of the bytes that sessions keep.
     pub(crate) session_bytes: SessionBytes,
+    /// Begins the spans of requests that are traced.
+    pub(crate) traces: Traces,
     /// What the sessions that fell asleep here keep in the store.
     pub(crate) sleeping_bytes: SleepingBytes,
     /// The tombstones of sessions that ended here recently.
@@ -46,6 +49,7 @@ impl NodeContext {
         cares: HashMap<Arc<str>, Care>,
         cluster: Cluster,
         session_bytes: SessionBytes,
+        traces: Traces,
     ) -> Self {
         Self {
             limits: Arc::new(settings.limits()),
@@ -56,6 +60,7 @@ impl NodeContext {
             backends,
             cluster,
             session_bytes,
+            traces,
             sleeping_bytes: SleepingBytes::default(),
             tombstones: Arc::default(),
             cares: RwLock::new(cares),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use audit::{CallId, Entry, Held, Recorder, SessionDigest, Ticket};
 use bytes::Bytes;
 use protocol::{Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
-use telemetry::{ExchangeRecord, Outcome};
+use telemetry::{ExchangeRecord, Outcome, TraceId};
 use tenants::{Principal, Tenant};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -41,6 +41,8 @@ pub(crate) struct Audited {
     endpoint: &'static str,
     principal: Option<Principal>,
     session: Option<SessionId>,
+    /// The trace of the message, if it is traced.
+    trace: Option<Arc<str>>,
     /// The calls with a `begin` and no `end`.
     calls: Calls,
     /// Whether the calls were dispatched.
@@ -86,6 +88,7 @@ impl Audited {
             endpoint,
             principal: None,
             session: None,
+            trace: None,
             calls: Calls::None,
             is_dispatched: false,
             is_answered_elsewhere: false,
@@ -105,6 +108,11 @@ impl Audited {
         self.session = Some(session.clone());
     }
 
+    /// Notes the trace that the message is in.
+    pub(crate) fn of_trace(&mut self, trace: TraceId) {
+        self.trace = Some(trace.to_string().into());
+    }
+
     /// Notes why the sender is not known.
     pub(crate) fn sign_in_failed(&mut self, problem: SignInProblem) {
         self.sign_in = Some(problem);
@@ -118,7 +126,8 @@ impl Audited {
         dispatched: Dispatched<'_>,
         traceparent: Option<&str>,
     ) -> Result<(), Held> {
-        let trace = traceparent.and_then(trace_id);
+        let traced = self.trace.clone();
+        let trace = traced.as_deref().or_else(|| traceparent.and_then(trace_id));
         let admitted = self.admit(tenant, dispatched, trace).await;
         let recorded = match admitted {
             Ok(Some(ticket)) => self.recorder.written(ticket).await,
@@ -262,8 +271,8 @@ impl Audited {
     fn entry(&self) -> Entry<'_> {
         let (principal, issuer, subject) = self.principal.as_ref().map(who).unwrap_or_default();
         let session = self.digest();
-        let endpoint = Some(self.endpoint);
-        Entry { principal, issuer, subject, session, endpoint, ..Entry::default() }
+        let (endpoint, trace) = (Some(self.endpoint), self.trace.as_deref());
+        Entry { principal, issuer, subject, session, endpoint, trace, ..Entry::default() }
     }
 
     fn digest(&self) -> Option<SessionDigest> {
@@ -369,6 +378,7 @@ impl Audited {
             tenant: Arc::clone(&self.tenant),
             principal: self.principal.clone(),
             session: self.session.clone(),
+            trace: self.trace.clone(),
             calls: Calls::One(OpenCall { request: None, ..call }),
             over_limits: Vec::new(),
             ..*self

@@ -6,13 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use actix_http::body::{BodySize, MessageBody as _};
+use actix_http::header::HeaderMap;
 use actix_http::{Method, Response};
 use actors::{Counted, HandshakeSummary, ReplyStream};
 use audit::{Audit, Recorder};
 use protocol::glance::{self, Kind};
 use protocol::{Body as Posted, Message, RequestId, SessionId};
 use telemetry::{
-    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels,
+    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels, Traces,
 };
 use tenants::{Principal, Tenant, Tenants};
 
@@ -20,8 +21,10 @@ use crate::audit_reading::SignInProblem;
 use crate::audited::Audited;
 use crate::body::Body;
 use crate::metrics::TenantMeters;
+use crate::operations::{self, Operations};
 use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
+use crate::server_span::ServerSpan;
 
 /// The method of a preflight.
 const OPTIONS: &str = "OPTIONS";
@@ -37,6 +40,8 @@ pub struct Reporting {
     pub labels: TenantLabels,
     /// The audit log.
     pub audit: Audit,
+    /// Begins the spans of messages that are traced.
+    pub traces: Traces,
 }
 
 /// Begins exchanges. Each worker has one.
@@ -50,6 +55,8 @@ pub(crate) struct Exchanges {
     meters: Arc<HashMap<Arc<str>, TenantMeters>>,
     /// Of tenants that came after the start. Made for the first of their requests.
     other_meters: Arc<OnceLock<TenantMeters>>,
+    traces: Traces,
+    operations: Operations,
 }
 
 impl Exchanges {
@@ -65,6 +72,8 @@ impl Exchanges {
             node: Arc::clone(&reporting.node),
             meters: Arc::new(meters.collect()),
             other_meters: Arc::default(),
+            traces: reporting.traces.clone(),
+            operations: Operations::of_worker(),
         }
     }
 
@@ -75,7 +84,8 @@ impl Exchanges {
 
     /// The same for another thread, with a copy of the node's name.
     pub(crate) fn for_worker(&self) -> Self {
-        Self { node: Arc::from(&*self.node), recorder: self.audit.recorder(), ..self.clone() }
+        let (recorder, operations) = (self.audit.recorder(), Operations::of_worker());
+        Self { node: Arc::from(&*self.node), recorder, operations, ..self.clone() }
     }
 
     /// The audit log of this worker.
@@ -120,6 +130,9 @@ impl Exchanges {
             access_log: self.access_log.clone(),
             meters,
             audited,
+            span: ServerSpan::of_exchange(&self.traces),
+            operations: self.operations.clone(),
+            method: None,
             outcome: None,
             held: Vec::new(),
             record: ExchangeRecord {
@@ -140,6 +153,7 @@ impl Exchanges {
                 bytes_out: 0,
                 node: Arc::clone(&self.node),
                 owner: None,
+                trace: None,
             },
         })))
     }
@@ -156,6 +170,11 @@ struct Inner {
     meters: Option<TenantMeters>,
     /// What the audit log records; `None` if it is off, or the request names no tenant.
     audited: Option<Box<Audited>>,
+    /// Set if the message may be traced.
+    span: Option<Box<ServerSpan>>,
+    operations: Operations,
+    /// The number of the method of a single message.
+    method: Option<usize>,
     outcome: Option<Outcome>,
     /// What limits of the cluster count, until the exchange is over.
     held: Vec<Counted>,
@@ -207,6 +226,9 @@ impl Exchange {
                 access_log: AccessLog::off(),
                 meters: None,
                 audited: Some(audited),
+                span: None,
+                operations: inner.operations.clone(),
+                method: None,
                 outcome: None,
                 held: Vec::new(),
                 record: inner.record.clone(),
@@ -223,9 +245,19 @@ impl Exchange {
         self.note_for_log(|record| record.session = Some(SessionTag::of(session.as_str())));
     }
 
-    /// Notes what the client posted. Reads no more of it than its first members.
-    pub(crate) fn posted(&mut self, body: &Posted) {
-        self.note_for_log(|record| match body {
+    /// Notes what the client posted. Reads no more of it than its first members, unless it is traced: then
+    /// its span begins, and the message is in it. `headers` are those of an HTTP request.
+    pub(crate) fn posted(&mut self, body: &mut Posted, headers: Option<&HeaderMap>) {
+        if let Some(inner) = &mut self.0 {
+            inner.method = operations::number_of(body);
+            if let Some(span) = &mut inner.span {
+                span.begin(body, headers, inner.began, &mut inner.record);
+            }
+            if let (Some(audited), Some(trace)) = (&mut inner.audited, inner.record.trace) {
+                audited.of_trace(trace);
+            }
+        }
+        self.note_for_log(|record| match &*body {
             Posted::One(Message::Request(request)) => {
                 record.method = Some(method_label(&request.method));
                 record.tool = request.tool_name().map(|name| Label::of(&name));
@@ -268,9 +300,7 @@ impl Exchange {
         self.note(|inner| match glance::kind_of(message) {
             Some(Kind::Error) => {
                 inner.outcome = Some(Outcome::Error);
-                if inner.is_recorded() {
-                    inner.record.code = glance::error_code(message);
-                }
+                inner.record.code = glance::error_code(message);
             }
             Some(Kind::Result) if inner.outcome == Some(Outcome::Error) => {}
             Some(Kind::Result) if glance::is_tool_error(message) => {
@@ -349,7 +379,7 @@ impl Exchange {
         }
     }
 
-    /// Notes what only the access log and the audit log need.
+    /// Notes what only the logs and a span need.
     fn note_for_log(&mut self, note: impl FnOnce(&mut ExchangeRecord)) {
         self.note(|inner| {
             if inner.is_recorded() {
@@ -377,13 +407,14 @@ impl Drop for Exchange {
 }
 
 impl Inner {
-    /// Whether a log needs what is known of the messages.
+    /// Whether more is noted than the metrics need.
     fn is_recorded(&self) -> bool {
-        self.access_log.is_on() || self.audited.is_some()
+        self.access_log.is_on() || self.audited.is_some() || self.record.trace.is_some()
     }
 
     fn report(self) {
-        let Self { began, access_log, meters, audited, outcome, held: _, mut record } = self;
+        let Self { began, access_log, meters, audited, span, .. } = self;
+        let Self { operations, method, outcome, mut record, .. } = self;
         record.outcome = outcome.unwrap_or(Outcome::Left);
         record.duration = began.elapsed();
         if let Some(meters) = meters {
@@ -391,6 +422,12 @@ impl Inner {
         }
         if let Some(audited) = audited {
             audited.finish(&record);
+        }
+        if let Some(method) = method {
+            operations.count(method, &record);
+        }
+        if let Some(span) = span {
+            span.end(&record);
         }
         if access_log.is_on() {
             record.ended_at = SystemTime::now();

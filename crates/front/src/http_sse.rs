@@ -65,8 +65,8 @@ pub(crate) async fn post(
     let session = session_in(request.query)?;
     request.exchange.of_session(&session);
     let raw = service.collect(request).await?;
-    let body = protocol::parse(raw.clone(), &protocol::Limits::default())?;
-    request.exchange.posted(&body);
+    let mut body = protocol::parse(raw.clone(), &protocol::Limits::default())?;
+    request.exchange.posted(&mut body, Some(&request.head.headers));
     // A status: the answer to a request goes to another connection.
     let body = service.within_limits(request, body).await?;
     let body = service.permitted(request, body, &raw).map_err(|why| match why {

@@ -9,6 +9,9 @@ use telemetry::{ExchangeRecord, Outcome, register};
 use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
 
+/// How long messages take, by the names of OpenTelemetry's conventions.
+pub(crate) const OPERATION_SECONDS: &str = "mcp_server_operation_duration_seconds";
+
 static REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_front_requests_total",

@@ -126,7 +126,7 @@ async fn handle_line<W>(
     let mut exchange = pending.exchanges.begin_line(&caller.tenant);
     exchange.received(line.len());
     exchange.of_session(&caller.session);
-    let body = match protocol::parse(line, &protocol::Limits::default()) {
+    let mut body = match protocol::parse(line, &protocol::Limits::default()) {
         Ok(body) => body,
         Err(rejection) => {
             exchange.refused(rejection.code.number());
@@ -134,6 +134,7 @@ async fn handle_line<W>(
             return output.write_line(&error(&rejection));
         }
     };
+    exchange.posted(&mut body, None);
     let client = Credential::anonymous();
     let body = match pending.limits.admit(&caller.tenant, &client, body, &mut exchange).await {
         Ok(body) => body,
@@ -221,7 +222,6 @@ impl PendingRequests {
     /// Adds the requests of a body and returns their ids. The exchange of a single request goes on
     /// until its response.
     fn add_requests(&mut self, body: &Body, exchange: &mut Exchange) -> Vec<RequestId> {
-        exchange.posted(body);
         exchange.of_handshake(self.handshake.as_ref());
         if let Body::One(Message::Request(request)) = body {
             if request.method == Method::Initialize {

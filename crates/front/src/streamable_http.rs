@@ -58,8 +58,8 @@ async fn post(
     };
     let raw = service.collect(request).await?;
     let again = raw.clone();
-    let body = protocol::parse(raw, &protocol::Limits::default())?;
-    request.exchange.posted(&body);
+    let mut body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&mut body, Some(&request.head.headers));
     if let Some(initialize) = initialize_in(&body) {
         return Err(Refused::initialize_in_session().of(initialize));
     }
@@ -116,8 +116,8 @@ async fn post_initialize(
     request: &mut FrontRequest<'_>,
     raw: Bytes,
 ) -> Result<Response<Body>, Refused> {
-    let body = protocol::parse(raw, &protocol::Limits::default())?;
-    request.exchange.posted(&body);
+    let mut body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&mut body, Some(&request.head.headers));
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let initialize = match body {
         Posted::One(Message::Request(initialize))

@@ -34,7 +34,10 @@ pub use initialize::{
 };
 pub use lines::{Line, LineSplitter};
 pub use lists::{Listed, without_entries};
-pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
+pub use message::{
+    Body, Limits, Message, Notification, Request, Response, TraceContext, TraceParent,
+    is_trace_state, parse,
+};
 pub use method::Method;
 pub use mirrored::Mirrored;
 pub(crate) use named::named_in_request;

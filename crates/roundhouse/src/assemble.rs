@@ -12,10 +12,10 @@ use actors::{Care, Handle};
 use audit::Audit;
 use backends::sandbox::Protection;
 use budget::Budget;
-use cluster::Membership;
+use cluster::{Cluster, Membership};
 use front::{AdminCredentials, Operators, Reporting, Tls};
 use store::Store;
-use telemetry::{AccessLog, Readiness};
+use telemetry::{AccessLog, Otlp, Readiness, Traces};
 
 use crate::advice::Advice;
 use crate::certificates::{CertificateReload, CertificateRequests};
@@ -45,7 +45,7 @@ const WAITING: &str =
 
 impl Plan {
     /// The node's sessions, in this cluster.
-    pub(crate) fn handle(&self, membership: Membership) -> Handle {
+    pub(crate) fn handle(&self, membership: Membership, traces: Traces) -> Handle {
         let handle = Handle::new(actors::NodeParts {
             settings: self.settings.sessions.clone(),
             store: Arc::clone(&self.store),
@@ -56,6 +56,7 @@ impl Plan {
             store_is_in_process: !self.store_is_shared,
             tenant_sessions_max: self.tenant_sessions_max(),
             tenant_labels: self.tenant_labels.clone(),
+            traces,
         });
         handle.limits().limit_sessions(self.cluster_sessions_max());
         handle
@@ -142,14 +143,22 @@ impl Plan {
     }
 
     /// Where the exchanges of this node are reported.
-    pub(crate) fn reporting(&self, handle: &Handle) -> Result<Reporting, audit::Error> {
-        let named = handle.node_name();
-        let node: Arc<str> =
-            if named.is_empty() { self.settings.node_name().into() } else { named };
+    pub(crate) fn reporting(
+        &self,
+        cluster: &Cluster,
+        traces: Traces,
+    ) -> Result<Reporting, audit::Error> {
+        let node = self.name_in(cluster);
         let access_log = AccessLog::of_process();
         let labels = self.tenant_labels.clone();
         let audit = Audit::start(&self.settings.audit, &node, labels.clone())?;
-        Ok(Reporting { access_log, node, labels, audit })
+        Ok(Reporting { access_log, node, labels, audit, traces })
+    }
+
+    /// The name of the node for operators.
+    pub(crate) fn name_in(&self, cluster: &Cluster) -> Arc<str> {
+        let named = cluster.name();
+        if named.is_empty() { self.settings.node_name().into() } else { named }
     }
 
     /// Ends the child processes that no session has, and waits until none is left, or until the time
@@ -229,9 +238,15 @@ impl Plan {
             }
         };
         let cluster = membership.cluster().clone();
-        let handle = self.handle(membership);
-        handle.overview().show_readiness(readiness.clone());
-        let reporting = match self.reporting(&handle) {
+        let otlp = match Otlp::start(&self.settings.otlp, &self.name_in(&cluster)) {
+            Ok(otlp) => otlp,
+            Err(error) => {
+                cluster.leave().await;
+                operators.stop().await;
+                return Err(error.into());
+            }
+        };
+        let reporting = match self.reporting(&cluster, otlp.traces()) {
             Ok(reporting) => reporting,
             Err(error) => {
                 cluster.leave().await;
@@ -242,6 +257,8 @@ impl Plan {
         reporting.audit.report_to(readiness.clone());
         // Closed when everything else has ended.
         let _closing = reporting.audit.closing();
+        let handle = self.handle(membership, otlp.traces());
+        handle.overview().show_readiness(readiness.clone());
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
         let running = operators.serve_clients(
@@ -287,6 +304,8 @@ impl Plan {
         if dead {
             // Other nodes already own its sessions: this node must not send anything more.
             running.stop(Duration::ZERO).await;
+            // The end of the process does not wait for the collector.
+            std::thread::spawn(move || otlp.stop());
             return Err(Error::MarkedDead);
         }
         if cluster.is_alone() {
@@ -303,6 +322,8 @@ impl Plan {
         drop(watching_lease);
         cluster.leave().await;
         self.wait_for_children().await;
+        // On a thread of its own: it waits for the collector, which may not answer.
+        let _ = tokio::task::spawn_blocking(move || otlp.stop()).await;
         sweeping.abort();
         showing.abort();
         watching.abort();

@@ -51,6 +51,9 @@ pub(super) struct Call {
     pub(super) session: String,
     #[prost(oneof = "CallKind", tags = "4, 5, 6, 7")]
     pub(super) kind: Option<CallKind>,
+    /// Where the request is in a trace, as a `traceparent`.
+    #[prost(string, optional, tag = "8")]
+    pub(super) trace: Option<String>,
 }
 
 /// The kind of a request.
@@ -102,6 +105,9 @@ pub(super) struct Batch {
 pub(super) struct Member {
     #[prost(oneof = "MemberKind", tags = "1, 2")]
     pub(super) kind: Option<MemberKind>,
+    /// Where the request is in a trace, as a `traceparent`.
+    #[prost(string, optional, tag = "3")]
+    pub(super) trace: Option<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]

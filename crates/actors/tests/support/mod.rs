@@ -283,6 +283,7 @@ impl World {
             store_is_in_process: false,
             tenant_sessions_max,
             tenant_labels: telemetry::TenantLabels::default(),
+            traces: telemetry::Traces::default(),
         });
         Self {
             handle,

@@ -61,6 +61,8 @@ pub struct Settings {
     pub log: telemetry::Settings,
     /// `[audit]`: the audit log.
     pub audit: audit::Settings,
+    /// `[otlp]`: the collector that gets spans and metrics.
+    pub otlp: telemetry::OtlpSettings,
     /// `[tenants.X]`: the tenants and their servers.
     pub tenants: BTreeMap<String, TenantSettings>,
 }
