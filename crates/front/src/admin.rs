@@ -15,7 +15,7 @@ use tenants::Tenants;
 use tokio::sync::Semaphore;
 
 use crate::admin_api::{self, ApiAnswer, ApiRequest, Listed, Unreadable};
-use crate::admin_audit::{self, Operator};
+use crate::admin_audit::{self, Operator, OperatorRecords};
 use crate::admin_credentials::{AdminCredentials, CredentialProblem, Role};
 use crate::admin_host::AdminHosts;
 use crate::body::Body;
@@ -59,6 +59,7 @@ pub(crate) struct ServedClients {
     pub(crate) tenants: Tenants,
     /// The server processes of the tenants, if there are any.
     pub(crate) children: Option<Budget>,
+    pub(crate) records: OperatorRecords,
 }
 
 /// Which clients of the listener may do something.
@@ -108,11 +109,13 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
     match (&head.method, head.uri.path()) {
         (&Method::POST | &Method::DELETE, "/drain") => {
             let action = if head.method == Method::DELETE { "undrain" } else { "drain" };
-            match admit(head, &operated.access, Role::Operate, action) {
+            match operated.admit(head, Role::Operate, action) {
                 Err(refused) => refused.into_text(),
                 Ok(operator) => match operated.served.get() {
                     None => text(StatusCode::SERVICE_UNAVAILABLE, TEXT, STARTING),
                     Some(served) => {
+                        // A full disk is a reason to drain: that does not wait for room.
+                        let _ = served.records.begin(&operator, action, "node").await;
                         let response = match head.method {
                             Method::DELETE => take_drain_back(operated, &served.handle),
                             _ => {
@@ -121,7 +124,7 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
                             }
                         };
                         let outcome = response.status();
-                        admin_audit::record(&operator, action, "node", outcome.as_str());
+                        served.records.end(&operator, action, "node", outcome.as_str()).await;
                         response
                     }
                 },
@@ -148,11 +151,11 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
             return json(ApiAnswer::error(StatusCode::BAD_REQUEST, why));
         }
     };
-    let operator = match admit(head, &operated.access, request.role(), request.action()) {
+    let operator = match operated.admit(head, request.role(), request.action()) {
         Ok(operator) => operator,
         Err(refused) => return refused.into_json(),
     };
-    let Some(ServedClients { handle, tenants, children }) = operated.served.get() else {
+    let Some(ServedClients { handle, tenants, children, records }) = operated.served.get() else {
         return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
     };
     let Ok(_performed) = operated.performed.try_acquire() else {
@@ -161,13 +164,16 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
     };
     let listed = Listed { overview: handle.overview(), tenants, children: children.as_ref() };
     let (action, object) = (request.action(), request.object());
+    if let Err(held) = records.begin(&operator, action, &object).await {
+        return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string()));
+    }
     let performed = tokio::time::timeout(PERFORM, request.perform(listed)).await;
     let (outcome, answer) = performed.unwrap_or_else(|_| {
         let why = "other nodes or the store did not answer in time; the request may still take effect: \
                    ask again";
         ("no answer in time", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
     });
-    admin_audit::record(&operator, action, &object, outcome);
+    records.end(&operator, action, &object, outcome).await;
     json(answer)
 }
 
@@ -183,7 +189,7 @@ pub(crate) fn one_request_only() -> Response<Body> {
 fn read(head: &RequestHead, path: &str, operated: &Operated) -> Response<Body> {
     match path {
         "/metrics" if operated.access.protect_metrics => {
-            match admit(head, &operated.access, Role::Read, "read metrics") {
+            match operated.admit(head, Role::Read, "read metrics") {
                 Ok(_) => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
                 Err(refused) => refused.into_text(),
             }
@@ -246,59 +252,64 @@ impl Refused {
     }
 }
 
-/// The operator who sends a request, if the credential has the role that the request needs.
-fn admit(
-    head: &RequestHead,
-    access: &Access,
-    needed: Role,
-    action: &'static str,
-) -> Result<Operator, Refused> {
-    let Access { credentials, place, .. } = access;
-    let refused = |status, why: String| Err(Refused { status, why });
-    if credentials.is_empty() {
-        return match place {
-            ListenedAt::Socket => Ok(Operator::of_socket()),
-            ListenedAt::Port(_) => refused(
-                StatusCode::FORBIDDEN,
-                "this is off until there is a credential: make one with `roundhouse admin-key`, or set \
-                 `admin.token_file` to a file that holds a token, and send it as `Authorization: \
-                 Bearer <token>`"
-                    .into(),
-            ),
-        };
-    }
-    let found = match bearer(head) {
-        Some(token) => credentials.find(token, SystemTime::now()),
-        None => Err(CredentialProblem::Unknown),
-    };
-    match found {
-        Ok(credential) if credential.role >= needed => Ok(Operator { credential: credential.name }),
-        Ok(credential) => {
-            admin_audit::record_refusal(Some(&credential.name), action, "role");
-            let (name, role) = (credential.name, credential.role);
-            refused(
-                StatusCode::FORBIDDEN,
-                format!(
-                    "the credential `{name}` has the role `{role}`, and this needs `{needed}`; use \
-                     another one"
+impl Operated {
+    /// The operator who sends a request, if the credential has the role that the request needs.
+    fn admit(
+        &self,
+        head: &RequestHead,
+        needed: Role,
+        action: &'static str,
+    ) -> Result<Operator, Refused> {
+        let Access { credentials, place, .. } = &self.access;
+        let records = self.served.get().map(|served| &served.records);
+        let refused = |status, why: String| Err(Refused { status, why });
+        if credentials.is_empty() {
+            return match place {
+                ListenedAt::Socket => Ok(Operator::of_socket()),
+                ListenedAt::Port(_) => refused(
+                    StatusCode::FORBIDDEN,
+                    "this is off until there is a credential: make one with `roundhouse admin-key`, or set \
+                     `admin.token_file` to a file that holds a token, and send it as `Authorization: \
+                     Bearer <token>`"
+                        .into(),
                 ),
-            )
+            };
         }
-        Err(CredentialProblem::Expired(name)) => {
-            admin_audit::record_refusal(Some(&name), action, "expired");
-            let why = format!(
-                "the credential `{name}` has ended; make another one with `roundhouse admin-key`"
-            );
-            refused(StatusCode::UNAUTHORIZED, why)
-        }
-        Err(CredentialProblem::Unknown) => {
-            admin_audit::record_refusal(None, action, "no valid token");
-            refused(
-                StatusCode::UNAUTHORIZED,
-                "send the token of a credential in `admin.credentials`, or of `admin.token_file`, as \
-                 `Authorization: Bearer <token>`"
-                    .into(),
-            )
+        let found = match bearer(head) {
+            Some(token) => credentials.find(token, SystemTime::now()),
+            None => Err(CredentialProblem::Unknown),
+        };
+        match found {
+            Ok(credential) if credential.role >= needed => {
+                Ok(Operator { credential: credential.name })
+            }
+            Ok(credential) => {
+                admin_audit::record_refusal(records, Some(&credential.name), action, "role");
+                let (name, role) = (credential.name, credential.role);
+                refused(
+                    StatusCode::FORBIDDEN,
+                    format!(
+                        "the credential `{name}` has the role `{role}`, and this needs `{needed}`; use \
+                         another one"
+                    ),
+                )
+            }
+            Err(CredentialProblem::Expired(name)) => {
+                admin_audit::record_refusal(records, Some(&name), action, "expired");
+                let why = format!(
+                    "the credential `{name}` has ended; make another one with `roundhouse admin-key`"
+                );
+                refused(StatusCode::UNAUTHORIZED, why)
+            }
+            Err(CredentialProblem::Unknown) => {
+                admin_audit::record_refusal(records, None, action, "no valid token");
+                refused(
+                    StatusCode::UNAUTHORIZED,
+                    "send the token of a credential in `admin.credentials`, or of `admin.token_file`, as \
+                     `Authorization: Bearer <token>`"
+                        .into(),
+                )
+            }
         }
     }
 }
