@@ -4,9 +4,11 @@
 //! at its sockets. The SSE reader is a separate implementation. With the codec of the product, the
 //! same mistake in writer and reader would not be found.
 
+pub mod audit_log;
 pub mod chance;
 pub mod chaos;
 pub mod check;
+pub mod collector;
 pub mod conformance;
 pub mod cores;
 pub mod deployment;

@@ -43,6 +43,12 @@ fn labels_of(cell: &str) -> Result<BTreeMap<String, BTreeSet<String>>> {
     Ok(labels)
 }
 
+/// Whether a metric is one of the node, and not of its process. Those that OpenTelemetry's conventions
+/// name begin as they do.
+pub fn is_ours(name: &str) -> bool {
+    ["roundhouse_", "mcp_server_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Adds the metrics of a node to those of other nodes, without the metrics of its process.
 pub fn add_scraped(text: &str, all: &mut BTreeMap<String, Metric>) -> Result<()> {
     let mut name = String::new();
@@ -50,7 +56,7 @@ pub fn add_scraped(text: &str, all: &mut BTreeMap<String, Metric>) -> Result<()>
         if let Some(said) = line.strip_prefix("# TYPE ") {
             let (metric, kind) = said.split_once(' ').context("no type")?;
             name = metric.to_owned();
-            if name.starts_with("roundhouse_") {
+            if is_ours(&name) {
                 all.entry(name.clone()).or_default().kind = kind.to_owned();
             }
         } else if let Some(metric) = all.get_mut(&name)

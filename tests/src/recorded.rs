@@ -106,6 +106,11 @@ impl Recorded {
         Client::open_with(self.node(node)?.demo(), revision, json!({ "elicitation": {} })).await
     }
 
+    /// The lines that servers recorded.
+    pub fn recorded(&self) -> Result<Vec<String>> {
+        Ok(std::fs::read_to_string(&self.runs)?.lines().map(str::to_owned).collect())
+    }
+
     /// The number of runs of tools that were given this key.
     pub fn runs(&self, key: &str) -> Result<usize> {
         let runs = std::fs::read_to_string(&self.runs)?;

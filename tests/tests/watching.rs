@@ -21,7 +21,7 @@ fn in_sources() -> Result<BTreeSet<String>> {
         let path = entry?.path().join("src/metrics.rs");
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let quoted = text.split('"').skip(1).step_by(2);
-        names.extend(quoted.filter(|word| word.starts_with("roundhouse_")).map(str::to_owned));
+        names.extend(quoted.filter(|word| metrics::is_ours(word)).map(str::to_owned));
     }
     ensure!(names.len() > 30, "only {} metrics found", names.len());
     Ok(names)
@@ -164,7 +164,7 @@ fn what_is_drawn_or_warned_of_is_measured_and_what_is_measured_is_drawn() -> Res
     let page = metrics::page()?;
     let named = |text: &str| -> BTreeSet<String> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let words = words.filter(|word| word.starts_with("roundhouse_"));
+        let words = words.filter(|word| metrics::is_ours(word));
         let base = |word: &str| match page.contains_key(word) {
             true => word.to_owned(),
             false => word.trim_end_matches("_bucket").trim_end_matches("_count").to_owned(),

@@ -12,12 +12,13 @@ use conversation::Refusal;
 use ownership::SessionRequest;
 use protocol::{Body, Message, Mirrored, Request};
 use store::Store;
-use telemetry::TenantLabels;
+use telemetry::{TenantLabels, Traces};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::held::until_sessions_can_be_created;
+use crate::limits::NodeLimits;
 use crate::node::Node;
 use crate::node_context::NodeContext;
 use crate::overview::Overview;
@@ -25,10 +26,10 @@ use crate::principal_digest::PrincipalDigests;
 use crate::relief::{relieve_tenants, show_tenants};
 use crate::reply_stream::{Opened, ReplyStream};
 use crate::revocations::{self, RevocationOrder, RevocationRefused, RevocationResult};
-use crate::routing::{Owner, PeerService, create_at_peer};
+use crate::routing::{Owner, PeerService, create_at_peer, share_limits};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
-use crate::{Caller, Care, SessionBytes, Settings, metrics};
+use crate::{Caller, Care, SessionBytes, Settings, metrics, session_durations};
 
 /// The interval at which a stop request is sent again to a session whose mailbox was full.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
@@ -59,6 +60,8 @@ pub struct NodeParts {
     /// The secrets with which records keep digests of principals: the present one, then former ones. All
     /// nodes that share a store need the same. Without any, digests are not keyed.
     pub digest_secrets: Vec<Box<[u8]>>,
+    /// Begins the spans of requests that are traced.
+    pub traces: Traces,
 }
 
 impl NodeParts {
@@ -78,6 +81,7 @@ impl NodeParts {
             tenant_sessions_max: HashMap::new(),
             tenant_labels: TenantLabels::default(),
             digest_secrets: Vec::new(),
+            traces: Traces::default(),
         }
     }
 }
@@ -95,6 +99,7 @@ impl Handle {
     /// within the runtime of the node.
     pub fn new(parts: NodeParts) -> Self {
         metrics::show();
+        session_durations::show();
         let NodeParts {
             settings,
             store,
@@ -106,6 +111,7 @@ impl Handle {
             tenant_sessions_max,
             tenant_labels,
             mut digest_secrets,
+            traces,
         } = parts;
         let mut random = [0; 32];
         if store_is_in_process && getrandom::fill(&mut random).is_ok() {
@@ -124,8 +130,10 @@ impl Handle {
             session_bytes,
             PrincipalDigests::new(&digest_secrets),
         );
+        let context = context.with_traces(traces);
         let node = Arc::new(Node::new(context, tenant_sessions_max));
         tokio::spawn(show_tenants(bytes.clone(), tenant_labels, Arc::downgrade(&node)));
+        tokio::spawn(share_limits(Arc::downgrade(&node)));
         tokio::spawn(relieve_tenants(bytes, Arc::downgrade(&node), !store_is_in_process));
         tokio::spawn(revocations::end_revoked_sessions(Arc::downgrade(&node)));
         if !store_is_in_process {
@@ -255,6 +263,11 @@ impl Handle {
     /// What operators see of the cluster, and what they do with its sessions.
     pub fn overview(&self) -> Overview {
         Overview::new(&self.node)
+    }
+
+    /// The limits of the whole cluster at this node.
+    pub fn limits(&self) -> &NodeLimits {
+        &self.node.limits
     }
 
     /// The node's name for operators.

@@ -11,6 +11,9 @@ use telemetry::{OTHER_TENANTS, TenantLabels, register};
 
 use crate::SessionBytes;
 
+/// How long sessions last, by the names of OpenTelemetry's conventions.
+pub(crate) const SESSION_SECONDS: &str = "mcp_server_session_duration_seconds";
+
 /// Sessions on this node.
 pub(crate) static SESSIONS: LazyLock<IntGauge> =
     LazyLock::new(|| register::gauge("roundhouse_sessions", "Sessions on this node."));
@@ -335,6 +338,32 @@ pub(crate) static RELAYED: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Limits that this node owns.
+pub(crate) static LIMITS_OWNED: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge(
+        "roundhouse_limits_owned",
+        "Limits of the whole cluster that this node divides among the nodes.",
+    )
+});
+
+/// Limits in use at this node.
+pub(crate) static LIMITS_USED: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge(
+        "roundhouse_limits_used",
+        "Limits of the whole cluster that requests at this node have asked for lately.",
+    )
+});
+
+/// Reports of limits to peers.
+pub(crate) static LIMIT_REPORTS: LazyLock<[IntCounter; 2]> = LazyLock::new(|| {
+    let reports = register::counters(
+        "roundhouse_limit_reports_total",
+        "Messages to other nodes that asked for shares of limits, by outcome.",
+        &["outcome"],
+    );
+    ["answered", "unanswered"].map(|outcome| reports.with_label_values(&[outcome]))
+});
+
 /// The label is looked up once, not per call.
 static HOPS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
     let help = "Posts, streams and deletions forwarded to other nodes.";
@@ -433,6 +462,9 @@ pub(crate) fn show() {
     {
         LazyLock::force(counter);
     }
+    LazyLock::force(&LIMITS_OWNED);
+    LazyLock::force(&LIMITS_USED);
+    LazyLock::force(&LIMIT_REPORTS);
     LazyLock::force(&RELIEFS);
     LazyLock::force(&UNCONFIRMED_EVICTED);
     LazyLock::force(&TENANT_SESSION_BYTES);

@@ -12,6 +12,7 @@ use tenants::Principal;
 
 use crate::arbiters::Arbiters;
 use crate::held::HeldRequests;
+use crate::limits::NodeLimits;
 use crate::metrics;
 use crate::node_context::NodeContext;
 use crate::registry::{Lookup, Registry};
@@ -30,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) held: HeldRequests,
     /// Whether the node is ready, for operators at other nodes; set once.
     pub(crate) readiness: OnceLock<Readiness>,
+    /// The limits of the whole cluster at this node.
+    pub(crate) limits: NodeLimits,
 }
 
 /// The result of sending a request to a session of this node.
@@ -47,6 +50,7 @@ impl Node {
     pub(crate) fn new(context: NodeContext, sessions_max: HashMap<Arc<str>, usize>) -> Self {
         let held = HeldRequests::new(context.settings.held_max);
         Self {
+            limits: NodeLimits::new(context.cluster.is_alone()),
             registry: Arc::new(Registry::new(
                 context.cluster.load(),
                 context.settings.sessions_max,

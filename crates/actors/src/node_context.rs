@@ -10,6 +10,7 @@ use cluster::Cluster;
 use ownership::machine::LeaseSnapshot;
 use protocol::SessionId;
 use store::{Digest, Store};
+use telemetry::Traces;
 use tenants::Principal;
 
 use crate::principal_digest::PrincipalDigests;
@@ -31,6 +32,8 @@ pub(crate) struct NodeContext {
     pub(crate) cluster: Cluster,
     /// The budget of the bytes that sessions keep.
     pub(crate) session_bytes: SessionBytes,
+    /// Begins the spans of requests that are traced.
+    pub(crate) traces: Traces,
     /// What the sessions that fell asleep here keep in the store.
     pub(crate) sleeping_bytes: SleepingBytes,
     /// The tombstones of sessions that ended here recently.
@@ -62,11 +65,17 @@ impl NodeContext {
             backends,
             cluster,
             session_bytes,
+            traces: Traces::default(),
             sleeping_bytes: SleepingBytes::default(),
             tombstones: Arc::default(),
             digests,
             cares: RwLock::new(cares),
         }
+    }
+
+    /// The same with spans for requests that are traced.
+    pub(crate) fn with_traces(self, traces: Traces) -> Self {
+        Self { traces, ..self }
     }
 
     /// The generation of this node's lease if the node may act for its sessions now. No round trip.

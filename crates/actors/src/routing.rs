@@ -16,6 +16,7 @@ mod reply_codec;
 mod request;
 pub(crate) mod revocation_codec;
 mod serving;
+mod sharing;
 
 use bytes::Bytes;
 use cluster::{Peer, Versions};
@@ -24,6 +25,7 @@ pub(crate) use self::opening::create_at_peer;
 pub(crate) use self::operator_calls::{CallProblem, NodeState, call_end, call_list, call_state};
 pub(crate) use self::request::{Owner, RoutedRequest};
 pub(crate) use self::serving::PeerService;
+pub(crate) use self::sharing::share_limits;
 
 /// The first version of Protocol Buffers.
 const PROTOBUF: u32 = 3;
@@ -31,17 +33,19 @@ const PROTOBUF: u32 = 3;
 /// The first version with calls of operators and about revocations.
 const OPERATOR_CALLS: u32 = 4;
 
+/// The first version with which nodes share limits of the cluster. A node of an earlier program knows none.
+const LIMITS: u32 = 4;
+
 /// The payload versions that this program reads. It sends to each peer in the newest version that
 /// both read, and replies in the version of the call.
-pub const PAYLOAD_VERSIONS: Versions =
-    Versions { oldest: legacy::VERSION as u32, newest: OPERATOR_CALLS };
+pub const PAYLOAD_VERSIONS: Versions = Versions { oldest: legacy::VERSION as u32, newest: 4 };
 
 /// The formats of calls and replies, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Format {
     /// Version 2.
     Legacy,
-    /// Versions 3 and 4; version 4 has calls of operators and about revocations as well.
+    /// Since version 3. Version 4 has calls of operators, about revocations and about limits as well.
     Protobuf,
 }
 

@@ -17,6 +17,7 @@ mod message;
 mod pump;
 mod record;
 mod relief;
+mod server_calls;
 mod sinks;
 mod start;
 

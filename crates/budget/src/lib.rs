@@ -16,6 +16,7 @@
 //! each share guards its bounds: those who take and release only read them.
 
 mod granule;
+pub mod limit;
 mod share;
 
 use std::cmp::Reverse;

@@ -16,7 +16,7 @@ use crate::pace::Pace;
 use crate::server_link::ServerLink;
 use crate::step_context::StepContext;
 use crate::stream::StreamRequest;
-use crate::tools::{Verdict, read_request};
+use crate::tools::Verdict;
 
 /// The error text for a request that no node can answer any more.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
@@ -159,7 +159,7 @@ impl Admission<'_> {
         // A second run would send its server request a second time.
         let sent_server_request = sent_server_request || persisted.has_sent_server_request(&id);
         let rerun = rerun.filter(|_| !sent_server_request || mutant!("ask_again"));
-        let rerun = rerun.and_then(|rerun| Some((read_request(&rerun.raw)?, rerun.sure)));
+        let rerun = rerun.and_then(|rerun| Some((rerun.request()?, rerun.sure)));
         let Some((request, sure)) = rerun else {
             if !mutant!("say_nothing_of_what_is_lost") {
                 let answering = &mut self.delivery.answering;
@@ -233,6 +233,7 @@ impl Admission<'_> {
             uri,
             progress: token.map(|token| Box::new(Pace::new(token, limits, context.now))),
             raw: self.delivery.answering.tools.raw_to_keep(context, request),
+            trace: request.trace.clone(),
             began: context.now,
             silent_at: context.now.plus(limits.request_secs * 1_000),
             ends_at: context.now.plus(limits.request_max_secs * 1_000),

@@ -6,7 +6,7 @@ use protocol::RequestId;
 use serde::{Deserialize, Serialize, Serializer};
 use thin_vec::ThinVec;
 
-use crate::entry::{Rerunnable, ServerRequestId};
+use crate::entry::{Rerunnable, ServerRequestId, read_trace};
 use crate::owner_tags::OwnerTags;
 use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
@@ -72,6 +72,9 @@ struct CheckpointRequest {
     raw: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     unsure: bool,
+    /// Its trace. An earlier version ignores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<f64>,
 }
@@ -211,13 +214,15 @@ impl CheckpointRequest {
             final_response: request.final_response,
             raw: request.rerun.as_ref().and_then(text),
             unsure: request.rerun.as_ref().is_some_and(|rerun| !rerun.sure),
+            trace: request.rerun.as_ref().and_then(Rerunnable::trace_text),
             progress: request.progress,
         }
     }
 
     fn into_request(self) -> StreamRequest {
-        let Self { id, final_response, raw, unsure, progress } = self;
-        let rerun = raw.map(|raw| Rerunnable { raw: raw.into(), sure: !unsure });
+        let Self { id, final_response, raw, unsure, trace, progress } = self;
+        let trace = read_trace(trace.as_deref());
+        let rerun = raw.map(|raw| Rerunnable { raw: raw.into(), sure: !unsure, trace });
         StreamRequest { id, final_response, rerun, progress }
     }
 }

@@ -5,7 +5,7 @@
 //! cannot read an entry detects that.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use protocol::RequestId;
+use protocol::{Message, Request, RequestId, TraceContext};
 use serde::{Deserialize, Serialize};
 
 use crate::event_id::decimal;
@@ -67,6 +67,35 @@ pub(crate) struct Rerunnable {
     pub(crate) raw: Bytes,
     /// Does running it twice do no harm? Otherwise that has to be determined first.
     pub(crate) sure: bool,
+    /// The trace that goes on with it.
+    pub(crate) trace: Option<Box<TraceContext>>,
+}
+
+impl Rerunnable {
+    /// The request, at the origin of its trace: the owner that received it may be lost with its span.
+    pub(crate) fn request(&self) -> Option<Request> {
+        let mut request = read_request(&self.raw)?;
+        request.trace = self.trace.as_ref().map(|trace| Box::new(trace.at_origin()));
+        Some(request)
+    }
+
+    /// The trace, as it is written.
+    pub(crate) fn trace_text(&self) -> Option<String> {
+        self.trace.as_ref().map(|trace| trace.origin_text())
+    }
+}
+
+/// The request that was kept to be run again.
+pub(crate) fn read_request(raw: &Bytes) -> Option<Request> {
+    match Message::parse(raw.clone()) {
+        Ok(Message::Request(request)) => Some(request),
+        _ => None,
+    }
+}
+
+/// A trace as it was written. One that cannot be read is none.
+pub(crate) fn read_trace(text: Option<&str>) -> Option<Box<TraceContext>> {
+    TraceContext::of_origin_text(text?).map(Box::new)
 }
 
 /// The id of a server request: the owner that sent it, and its number there.
@@ -140,6 +169,9 @@ struct OpenedRequest {
     /// It has to be determined whether it may be run again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     u: bool,
+    /// Its trace. An earlier version ignores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    t: Option<String>,
 }
 
 /// Encodes an entry. Written by hand, since this is done for every event. Only ids in the first
@@ -276,10 +308,11 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
 /// Splits the payload of an `opened` into its requests.
 fn new_requests(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<NewStreamRequest>> {
     let mut new_requests = Vec::with_capacity(requests.len());
-    for OpenedRequest { i, l, u } in requests {
+    for OpenedRequest { i, l, u, t } in requests {
         let rerun = match l {
             Some(length) if length <= payload.len() => {
-                Some(Rerunnable { raw: payload.split_to(length), sure: !u })
+                let (raw, trace) = (payload.split_to(length), read_trace(t.as_deref()));
+                Some(Rerunnable { raw, sure: !u, trace })
             }
             Some(_) => return None,
             None => None,
@@ -296,6 +329,7 @@ impl OpenedRequest {
             i: new_request.id.clone(),
             l: rerun.map(|rerun| rerun.raw.len()),
             u: rerun.is_some_and(|rerun| !rerun.sure),
+            t: rerun.and_then(Rerunnable::trace_text),
         }
     }
 }
@@ -320,7 +354,11 @@ mod tests {
     fn all() -> Vec<EntryKind> {
         let data = Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}");
         let server_request = ServerRequestId { owner_tag: OwnerTag(7), number: 9 };
-        let rerun = |sure| Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure });
+        let rerun = |sure| {
+            let trace = TraceContext { trace: 7, span: 8, origin: 8 };
+            let trace = Some(Box::new(trace)).filter(|_| sure);
+            Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure, trace })
+        };
         let new_requests = vec![
             NewStreamRequest { id: RequestId::from(7), rerun: rerun(true) },
             NewStreamRequest { id: RequestId::from("seven"), rerun: None },

@@ -1,7 +1,7 @@
 //! A request of the client until its final response, and the POST that waits for it.
 
 use bytes::Bytes;
-use protocol::{Method, RequestId};
+use protocol::{Method, RequestId, TraceContext};
 
 use crate::pace::Pace;
 use crate::{Millis, SinkId};
@@ -18,6 +18,8 @@ pub(crate) struct Exchange {
     /// The request itself, until the log holds it or it has its final response. It is written to
     /// the log because the next owner may have to run it again.
     pub(crate) raw: Option<Bytes>,
+    /// Its trace, which goes on where the request runs again.
+    pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) began: Millis,
     /// When it times out unless the server sends a message for it first.
     pub(crate) silent_at: Millis,
@@ -36,6 +38,7 @@ impl Exchange {
             uri: None,
             progress: None,
             raw: None,
+            trace: None,
             began: now,
             silent_at: never,
             ends_at: never,

@@ -8,10 +8,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 use protocol::header_params::ToolsPage;
-use protocol::{Message, Method, Request, payload};
+use protocol::{Method, Request, payload};
 use thin_vec::ThinVec;
 
-use crate::entry::{NewStreamRequest, Rerunnable};
+use crate::entry::{NewStreamRequest, Rerunnable, read_request};
 use crate::exchange::Exchange;
 use crate::setup::Rerun;
 use crate::step_context::StepContext;
@@ -112,7 +112,8 @@ impl Tools {
     ) -> NewStreamRequest {
         let rerun = exchange.raw.clone().and_then(|raw| {
             let verdict = self.verdict(context, &read_request(&raw)?);
-            (verdict != Verdict::No).then_some(Rerunnable { raw, sure: verdict == Verdict::Yes })
+            let (sure, trace) = (verdict == Verdict::Yes, exchange.trace.clone());
+            (verdict != Verdict::No).then_some(Rerunnable { raw, sure, trace })
         });
         NewStreamRequest { id: exchange.id.clone(), rerun }
     }
@@ -122,14 +123,6 @@ fn hash(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()
-}
-
-/// The request that was kept to be run again.
-pub(crate) fn read_request(raw: &Bytes) -> Option<Request> {
-    match Message::parse(raw.clone()) {
-        Ok(Message::Request(request)) => Some(request),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use tenants::Tenants;
 use tokio::sync::Semaphore;
 
 use crate::admin_api::{self, ApiAnswer, ApiRequest, Listed, Unreadable};
-use crate::admin_audit::{self, Operator};
+use crate::admin_audit::{self, Operator, OperatorRecords};
 use crate::admin_credentials::{AdminCredentials, CredentialProblem, Role};
 use crate::admin_host::AdminHosts;
-use crate::admin_revocations;
+use crate::admin_revocations::{self, Wanted};
 use crate::body::Body;
 use crate::drain::{Drain, TakenBack};
 
@@ -43,6 +43,9 @@ const PERFORMED_MAX: usize = 16;
 /// How long a request to `/v1/…` may take; less than its connection.
 const PERFORM: Duration = Duration::from_secs(9);
 
+/// How long a revocation waits for its first audit record.
+const RECORD: Duration = Duration::from_millis(100);
+
 /// What the endpoints for operators read and change. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Operated {
@@ -60,6 +63,7 @@ pub(crate) struct ServedClients {
     pub(crate) tenants: Tenants,
     /// The server processes of the tenants, if there are any.
     pub(crate) children: Option<Budget>,
+    pub(crate) records: OperatorRecords,
 }
 
 /// Which clients of the listener may do something.
@@ -109,11 +113,13 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
     match (&head.method, head.uri.path()) {
         (&Method::POST | &Method::DELETE, "/drain") => {
             let action = if head.method == Method::DELETE { "undrain" } else { "drain" };
-            match admit(head, &operated.access, Role::Operate, action) {
+            match operated.admit(head, Role::Operate, action) {
                 Err(refused) => refused.into_text(),
                 Ok(operator) => match operated.served.get() {
                     None => text(StatusCode::SERVICE_UNAVAILABLE, TEXT, STARTING),
                     Some(served) => {
+                        // A full disk is a reason to drain: that does not wait for room.
+                        let _ = served.records.begin(&operator, action, "node").await;
                         let response = match head.method {
                             Method::DELETE => take_drain_back(operated, &served.handle),
                             _ => {
@@ -122,7 +128,7 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
                             }
                         };
                         let outcome = response.status();
-                        admin_audit::record(&operator, action, "node", outcome.as_str());
+                        served.records.end(&operator, action, "node", outcome.as_str()).await;
                         response
                     }
                 },
@@ -153,11 +159,11 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
             return json(ApiAnswer::error(StatusCode::BAD_REQUEST, why));
         }
     };
-    let operator = match admit(head, &operated.access, request.role(), request.action()) {
+    let operator = match operated.admit(head, request.role(), request.action()) {
         Ok(operator) => operator,
         Err(refused) => return refused.into_json(),
     };
-    let Some(ServedClients { handle, tenants, children }) = operated.served.get() else {
+    let Some(ServedClients { handle, tenants, children, records }) = operated.served.get() else {
         return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
     };
     let Ok(_performed) = operated.performed.try_acquire() else {
@@ -166,13 +172,16 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
     };
     let listed = Listed { overview: handle.overview(), tenants, children: children.as_ref() };
     let (action, object) = (request.action(), request.object());
+    if let Err(held) = records.begin(&operator, action, &object).await {
+        return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string()));
+    }
     let performed = tokio::time::timeout(PERFORM, request.perform(listed)).await;
     let (outcome, answer) = performed.unwrap_or_else(|_| {
         let why = "other nodes or the store did not answer in time; the request may still take effect: \
                    ask again";
         ("no answer in time", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
     });
-    admin_audit::record(&operator, action, &object, outcome);
+    records.end(&operator, action, &object, outcome).await;
     json(answer)
 }
 
@@ -192,24 +201,32 @@ async fn revocations(head: &RequestHead, operated: &Operated) -> Response<Body> 
         Method::DELETE => "lift revocation",
         _ => "list revocations",
     };
-    let operator = match admit(head, &operated.access, Role::Operate, action) {
+    let operator = match operated.admit(head, Role::Operate, action) {
         Ok(operator) => operator,
         Err(refused) => return refused.into_json(),
     };
-    let Some(ServedClients { handle, tenants, .. }) = operated.served.get() else {
+    let Some(ServedClients { handle, tenants, records, .. }) = operated.served.get() else {
         return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
     };
-    let query = head.uri.query().unwrap_or_default();
-    let (status, body) = admin_revocations::answer(&head.method, query, handle, tenants).await;
-    let tenant = admin_revocations::tenant_of(query);
-    admin_audit::record(&operator, action, &tenant, status.as_str());
+    let wanted = match Wanted::read(head.uri.query().unwrap_or_default()) {
+        Ok(wanted) => wanted,
+        Err(why) => return json(ApiAnswer::error(StatusCode::BAD_REQUEST, why)),
+    };
+    let object = wanted.tenant.as_deref().unwrap_or("all tenants");
+    // A full audit log does not delay that a client is kept out; the log of the node has the action.
+    let _ = tokio::time::timeout(RECORD, records.begin(&operator, action, object)).await;
+    let (status, body) = admin_revocations::answer(&head.method, &wanted, handle, tenants).await;
+    if head.method != Method::GET {
+        records.revoked(&operator, action, &wanted, status.as_str()).await;
+    }
+    records.end(&operator, action, object, status.as_str()).await;
     text(status, JSON, format!("{body}\n"))
 }
 
 fn read(head: &RequestHead, path: &str, operated: &Operated) -> Response<Body> {
     match path {
         "/metrics" if operated.access.protect_metrics => {
-            match admit(head, &operated.access, Role::Read, "read metrics") {
+            match operated.admit(head, Role::Read, "read metrics") {
                 Ok(_) => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
                 Err(refused) => refused.into_text(),
             }
@@ -272,59 +289,64 @@ impl Refused {
     }
 }
 
-/// The operator who sends a request, if the credential has the role that the request needs.
-fn admit(
-    head: &RequestHead,
-    access: &Access,
-    needed: Role,
-    action: &'static str,
-) -> Result<Operator, Refused> {
-    let Access { credentials, place, .. } = access;
-    let refused = |status, why: String| Err(Refused { status, why });
-    if credentials.is_empty() {
-        return match place {
-            ListenedAt::Socket => Ok(Operator::of_socket()),
-            ListenedAt::Port(_) => refused(
-                StatusCode::FORBIDDEN,
-                "this is off until there is a credential: make one with `roundhouse admin-key`, or set \
-                 `admin.token_file` to a file that holds a token, and send it as `Authorization: \
-                 Bearer <token>`"
-                    .into(),
-            ),
-        };
-    }
-    let found = match bearer(head) {
-        Some(token) => credentials.find(token, SystemTime::now()),
-        None => Err(CredentialProblem::Unknown),
-    };
-    match found {
-        Ok(credential) if credential.role >= needed => Ok(Operator { credential: credential.name }),
-        Ok(credential) => {
-            admin_audit::record_refusal(Some(&credential.name), action, "role");
-            let (name, role) = (credential.name, credential.role);
-            refused(
-                StatusCode::FORBIDDEN,
-                format!(
-                    "the credential `{name}` has the role `{role}`, and this needs `{needed}`; use \
-                     another one"
+impl Operated {
+    /// The operator who sends a request, if the credential has the role that the request needs.
+    fn admit(
+        &self,
+        head: &RequestHead,
+        needed: Role,
+        action: &'static str,
+    ) -> Result<Operator, Refused> {
+        let Access { credentials, place, .. } = &self.access;
+        let records = self.served.get().map(|served| &served.records);
+        let refused = |status, why: String| Err(Refused { status, why });
+        if credentials.is_empty() {
+            return match place {
+                ListenedAt::Socket => Ok(Operator::of_socket()),
+                ListenedAt::Port(_) => refused(
+                    StatusCode::FORBIDDEN,
+                    "this is off until there is a credential: make one with `roundhouse admin-key`, or set \
+                     `admin.token_file` to a file that holds a token, and send it as `Authorization: \
+                     Bearer <token>`"
+                        .into(),
                 ),
-            )
+            };
         }
-        Err(CredentialProblem::Expired(name)) => {
-            admin_audit::record_refusal(Some(&name), action, "expired");
-            let why = format!(
-                "the credential `{name}` has ended; make another one with `roundhouse admin-key`"
-            );
-            refused(StatusCode::UNAUTHORIZED, why)
-        }
-        Err(CredentialProblem::Unknown) => {
-            admin_audit::record_refusal(None, action, "no valid token");
-            refused(
-                StatusCode::UNAUTHORIZED,
-                "send the token of a credential in `admin.credentials`, or of `admin.token_file`, as \
-                 `Authorization: Bearer <token>`"
-                    .into(),
-            )
+        let found = match bearer(head) {
+            Some(token) => credentials.find(token, SystemTime::now()),
+            None => Err(CredentialProblem::Unknown),
+        };
+        match found {
+            Ok(credential) if credential.role >= needed => {
+                Ok(Operator { credential: credential.name })
+            }
+            Ok(credential) => {
+                admin_audit::record_refusal(records, Some(&credential.name), action, "role");
+                let (name, role) = (credential.name, credential.role);
+                refused(
+                    StatusCode::FORBIDDEN,
+                    format!(
+                        "the credential `{name}` has the role `{role}`, and this needs `{needed}`; use \
+                         another one"
+                    ),
+                )
+            }
+            Err(CredentialProblem::Expired(name)) => {
+                admin_audit::record_refusal(records, Some(&name), action, "expired");
+                let why = format!(
+                    "the credential `{name}` has ended; make another one with `roundhouse admin-key`"
+                );
+                refused(StatusCode::UNAUTHORIZED, why)
+            }
+            Err(CredentialProblem::Unknown) => {
+                admin_audit::record_refusal(records, None, action, "no valid token");
+                refused(
+                    StatusCode::UNAUTHORIZED,
+                    "send the token of a credential in `admin.credentials`, or of `admin.token_file`, as \
+                     `Authorization: Bearer <token>`"
+                        .into(),
+                )
+            }
         }
     }
 }

@@ -1,8 +1,13 @@
-//! The record of what operators do: one line for each action.
+//! The record of what operators do: one line of the log for each action, and records of the audit log.
 //!
 //! No line has a token or a session's id. A session is named by its short id.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
+
+use audit::{Entry, Held, Recorder};
+
+use crate::admin_revocations::Wanted;
+use crate::audited::wake_recorded_calls;
 
 /// The operator that sent a request, by the name of the credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,14 +22,108 @@ impl Operator {
     }
 }
 
-/// Records an action of an operator, and its outcome. `object` is what it was about: a tenant, or the
-/// short id of a session.
-pub(crate) fn record(operator: &Operator, action: &'static str, object: &str, outcome: &str) {
-    tracing::info!(credential = &*operator.credential, action, object, outcome, "operator action");
+/// The audit log, as the thread that serves operators uses it.
+pub(crate) struct OperatorRecords {
+    recorder: Recorder,
+    /// Begins to wake what waits for its record, on that thread.
+    waking: Once,
 }
 
-/// Records that a request of an operator was refused. `credential` is its name, if it is known.
-pub(crate) fn record_refusal(credential: Option<&str>, action: &'static str, reason: &'static str) {
+impl OperatorRecords {
+    pub(crate) fn new(recorder: Recorder) -> Self {
+        Self { recorder, waking: Once::new() }
+    }
+
+    /// Records what an operator is about to do. `object` is what it is about: a tenant, or the short id
+    /// of a session.
+    pub(crate) async fn begin(
+        &self,
+        operator: &Operator,
+        action: &'static str,
+        object: &str,
+    ) -> Result<(), Held> {
+        self.add(operator, action, object, None).await
+    }
+
+    /// Records an action of an operator, and its outcome.
+    pub(crate) async fn end(
+        &self,
+        operator: &Operator,
+        action: &'static str,
+        object: &str,
+        outcome: &str,
+    ) {
+        tracing::info!(
+            credential = &*operator.credential,
+            action,
+            object,
+            outcome,
+            "operator action"
+        );
+        // It is done, and the log has it.
+        let _ = self.add(operator, action, object, Some(outcome)).await;
+    }
+
+    /// Records that an operator revoked a client, or took that back. This record names the client.
+    pub(crate) async fn revoked(
+        &self,
+        operator: &Operator,
+        action: &'static str,
+        wanted: &Wanted,
+        outcome: &str,
+    ) {
+        let tenant = wanted.tenant.as_deref().map(Arc::from).unwrap_or_else(|| Arc::from(""));
+        let entry = Entry {
+            action: Some(action),
+            by: Some(&*operator.credential),
+            principal: Some(if wanted.client.is_some() { "client" } else { "subject" }),
+            subject: wanted.subject.as_deref().or(wanted.client.as_deref()),
+            issuer: wanted.issuer.as_deref(),
+            outcome: Some(outcome),
+            ..Entry::default()
+        };
+        // It is done, and the log has it.
+        let _ = self.recorder.revoked(&tenant, &entry).await;
+    }
+
+    async fn add(
+        &self,
+        operator: &Operator,
+        action: &'static str,
+        object: &str,
+        outcome: Option<&str>,
+    ) -> Result<(), Held> {
+        if !self.recorder.is_on() {
+            return Ok(());
+        }
+        self.waking.call_once(|| wake_recorded_calls(&self.recorder));
+        let (by, target) = (Some(&*operator.credential), Some(object));
+        let entry = Entry { action: Some(action), by, target, outcome, ..Entry::default() };
+        self.recorder.admin(None, &entry).await
+    }
+
+    fn refused(&self, credential: Option<&str>, action: &'static str, reason: &'static str) {
+        let (action, reason) = (Some(action), Some(reason));
+        let entry = Entry { action, by: credential, reason, ..Entry::default() };
+        let of_node = Arc::from("");
+        match credential {
+            Some(_) => self.recorder.refused(&of_node, &entry),
+            None => self.recorder.sign_in_failed(&of_node, &entry),
+        }
+    }
+}
+
+/// Records that a request of an operator was refused. `credential` is its name, if it is known. A node that
+/// starts has no records yet.
+pub(crate) fn record_refusal(
+    records: Option<&OperatorRecords>,
+    credential: Option<&str>,
+    action: &'static str,
+    reason: &'static str,
+) {
+    if let Some(records) = records {
+        records.refused(credential, action, reason);
+    }
     let credential = credential.unwrap_or("unknown");
     tracing::warn!(credential, action, reason, "operator request refused");
 }

@@ -20,38 +20,30 @@ pub(crate) type JsonAnswer = (StatusCode, Value);
 /// Answers a request whose sender may do this: POST revokes, DELETE takes back, GET lists.
 pub(crate) async fn answer(
     method: &Method,
-    query: &str,
+    wanted: &Wanted,
     handle: &Handle,
     tenants: &Tenants,
 ) -> JsonAnswer {
-    let wanted = match Wanted::read(query) {
-        Ok(wanted) => wanted,
-        Err(why) => return error(StatusCode::BAD_REQUEST, why),
-    };
     let order = match *method {
         Method::POST => RevocationOrder::Revoke,
         Method::DELETE => RevocationOrder::Lift,
-        _ => return list(&wanted, handle),
+        _ => return list(wanted, handle),
     };
-    change(&wanted, order, handle, tenants).await.unwrap_or_else(|refused| refused)
-}
-
-/// The tenant that a request names, for the record of what operators do.
-pub(crate) fn tenant_of(query: &str) -> String {
-    Wanted::read(query).ok().and_then(|wanted| wanted.tenant).unwrap_or_else(|| "none".into())
+    change(wanted, order, handle, tenants).await.unwrap_or_else(|refused| refused)
 }
 
 /// The parameters of a request.
 #[derive(Debug, Default, PartialEq)]
-struct Wanted {
-    tenant: Option<String>,
-    subject: Option<String>,
-    client: Option<String>,
-    issuer: Option<String>,
+pub(crate) struct Wanted {
+    pub(crate) tenant: Option<String>,
+    pub(crate) subject: Option<String>,
+    pub(crate) client: Option<String>,
+    pub(crate) issuer: Option<String>,
 }
 
 impl Wanted {
-    fn read(query: &str) -> Result<Self, String> {
+    /// The parameters in a query, or what is wrong with them.
+    pub(crate) fn read(query: &str) -> Result<Self, String> {
         let mut wanted = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

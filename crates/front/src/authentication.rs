@@ -85,7 +85,8 @@ impl Authentication {
 
     /// The credential of every client of an open endpoint, which share this principal.
     pub(crate) fn of_anyone(&self) -> Credential {
-        Credential { principal: self.anonymous.clone(), accepted: Accepted::Open, grant: None }
+        let principal = self.anonymous.clone();
+        Credential { principal, accepted: Accepted::Open, grant: None }
     }
 
     /// Finds the client with this `Authorization` header. At an open endpoint the header has no
@@ -217,6 +218,22 @@ impl Credential {
     pub(crate) fn is_revoked(&self, tenant: &Tenant, revocations: &RevocationsOfThread) -> bool {
         let times = revocations.times(&tenant.name, self.principal.name());
         self.accepted.is_refused_by(times, tenant.access.oauth().map(Arc::as_ref))
+    }
+
+    /// The credential of a client that needs none.
+    pub(crate) fn anonymous() -> Self {
+        Self { principal: Principal::anonymous(), accepted: Accepted::Open, grant: None }
+    }
+
+    /// The name of the key that the client presented, if it presented one.
+    pub(crate) fn key_name<'a>(&self, tenant: &'a Tenant) -> Option<&'a str> {
+        match (&self.accepted, &tenant.access) {
+            (
+                Accepted::Key(digest),
+                Access::Authenticated(Credentials { keys: Some(keys), .. }),
+            ) => keys.name(*digest),
+            _ => None,
+        }
     }
 
     /// Resolves when the credential does not count any more.

@@ -6,6 +6,7 @@ use actix_http::header::HeaderValue;
 use identity::TokenProblem;
 use tenants::{Access, Credentials, KeyProblem, Scopes, Tenant};
 
+use crate::audit_reading::SignInProblem;
 use crate::authentication::Unauthenticated;
 use crate::refusal::Refused;
 
@@ -53,7 +54,8 @@ pub(crate) fn refuse(
     };
     let (code, message) = match why {
         Unauthenticated::Token(TokenProblem::Unavailable) => {
-            return Refused::issuer_unavailable(TokenProblem::Unavailable.to_string());
+            let refused = Refused::issuer_unavailable(TokenProblem::Unavailable.to_string());
+            return refused.at_sign_in(problem_of(why));
         }
         Unauthenticated::Missing => {
             (Code::Needed, format!("the endpoint needs {}", needed(credentials)))
@@ -90,7 +92,28 @@ pub(crate) fn refuse(
         _ => rules.scopes.clone(),
     });
     let challenge = header(code, &message, scopes.as_ref(), metadata_url.as_deref());
-    Refused::unauthenticated(code.status(), challenge, message)
+    Refused::unauthenticated(code.status(), challenge, message).at_sign_in(problem_of(why))
+}
+
+/// The same for audit records, which tell fewer cases apart.
+fn problem_of(why: &Unauthenticated) -> SignInProblem {
+    match why {
+        Unauthenticated::Missing => SignInProblem::NoCredential,
+        Unauthenticated::Scheme => SignInProblem::UnknownScheme,
+        Unauthenticated::Malformed => SignInProblem::Malformed,
+        Unauthenticated::Key(KeyProblem::Unknown) => SignInProblem::UnknownKey,
+        Unauthenticated::Key(KeyProblem::Expired) => SignInProblem::ExpiredKey,
+        Unauthenticated::Token(TokenProblem::Expired) => SignInProblem::ExpiredToken,
+        Unauthenticated::Token(TokenProblem::Audience) => SignInProblem::TokenOfOtherAudience,
+        Unauthenticated::Token(TokenProblem::Issuer) => SignInProblem::TokenOfOtherIssuer,
+        Unauthenticated::Token(TokenProblem::Signature | TokenProblem::Key) => {
+            SignInProblem::WrongSignature
+        }
+        Unauthenticated::Token(TokenProblem::Unavailable) => SignInProblem::IssuerUnavailable,
+        Unauthenticated::Token(_) => SignInProblem::InvalidToken,
+        Unauthenticated::Scope(_) => SignInProblem::InsufficientScope,
+        Unauthenticated::Revoked => SignInProblem::Revoked,
+    }
 }
 
 /// What a client is to send.

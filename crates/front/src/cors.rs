@@ -14,7 +14,8 @@ const ALLOWED: &str = "content-type, authorization, accept, mcp-session-id, \
      mcp-protocol-version, last-event-id, mcp-method, mcp-name";
 
 /// Response headers that pages may read (CORS-04).
-const EXPOSED: &str = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Allow";
+const EXPOSED: &str = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, \
+                       RateLimit, RateLimit-Policy, Allow";
 
 /// Most requested names of the `Mcp-*` family that are allowed; further ones are left out. A call
 /// has at most as many mirrored parameters as the HTTP layer accepts headers.

@@ -6,18 +6,25 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use actix_http::body::{BodySize, MessageBody as _};
+use actix_http::header::HeaderMap;
 use actix_http::{Method, Response};
-use actors::{HandshakeSummary, ReplyStream};
+use actors::{Counted, HandshakeSummary, ReplyStream};
+use audit::{Audit, Recorder};
 use protocol::glance::{self, Kind};
-use protocol::{Body as Posted, Message, SessionId};
+use protocol::{Body as Posted, Message, RequestId, SessionId};
 use telemetry::{
-    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels,
+    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels, Traces,
 };
-use tenants::{Tenant, Tenants};
+use tenants::{Principal, Tenant, Tenants};
 
+use crate::audit_reading::SignInProblem;
+use crate::audited::Audited;
 use crate::body::Body;
 use crate::metrics::TenantMeters;
+use crate::operations::{self, Operations};
+use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
+use crate::server_span::ServerSpan;
 
 /// The method of a preflight.
 const OPTIONS: &str = "OPTIONS";
@@ -31,16 +38,25 @@ pub struct Reporting {
     pub node: Arc<str>,
     /// The tenants with metrics of their own.
     pub labels: TenantLabels,
+    /// The audit log.
+    pub audit: Audit,
+    /// Begins the spans of messages that are traced.
+    pub traces: Traces,
 }
 
 /// Begins exchanges. Each worker has one.
 #[derive(Clone)]
 pub(crate) struct Exchanges {
     access_log: AccessLog,
+    audit: Audit,
+    /// The audit log of this worker; off before [`Exchanges::for_worker`].
+    recorder: Recorder,
     node: Arc<str>,
     meters: Arc<HashMap<Arc<str>, TenantMeters>>,
     /// Of tenants that came after the start. Made for the first of their requests.
     other_meters: Arc<OnceLock<TenantMeters>>,
+    traces: Traces,
+    operations: Operations,
 }
 
 impl Exchanges {
@@ -51,9 +67,13 @@ impl Exchanges {
         });
         Self {
             access_log: reporting.access_log.clone(),
+            audit: reporting.audit.clone(),
+            recorder: Recorder::default(),
             node: Arc::clone(&reporting.node),
             meters: Arc::new(meters.collect()),
             other_meters: Arc::default(),
+            traces: reporting.traces.clone(),
+            operations: Operations::of_worker(),
         }
     }
 
@@ -64,7 +84,13 @@ impl Exchanges {
 
     /// The same for another thread, with a copy of the node's name.
     pub(crate) fn for_worker(&self) -> Self {
-        Self { node: Arc::from(&*self.node), ..self.clone() }
+        let (recorder, operations) = (self.audit.recorder(), Operations::of_worker());
+        Self { node: Arc::from(&*self.node), recorder, operations, ..self.clone() }
+    }
+
+    /// The audit log of this worker.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Begins an exchange over HTTP.
@@ -96,11 +122,19 @@ impl Exchanges {
         tenant: Option<&Arc<Tenant>>,
     ) -> Exchange {
         let meters = tenant.map(|tenant| self.meters(tenant));
+        let audited = tenant.filter(|_| self.recorder.is_on()).map(|tenant| {
+            Box::new(Audited::new(self.recorder.clone(), Arc::clone(&tenant.name), endpoint))
+        });
         Exchange(Some(Box::new(Inner {
             began: Instant::now(),
             access_log: self.access_log.clone(),
             meters,
+            audited,
+            span: ServerSpan::of_exchange(&self.traces),
+            operations: self.operations.clone(),
+            method: None,
             outcome: None,
+            held: Vec::new(),
             record: ExchangeRecord {
                 ended_at: SystemTime::UNIX_EPOCH,
                 duration: Default::default(),
@@ -119,6 +153,7 @@ impl Exchanges {
                 bytes_out: 0,
                 node: Arc::clone(&self.node),
                 owner: None,
+                trace: None,
             },
         })))
     }
@@ -133,7 +168,16 @@ struct Inner {
     began: Instant,
     access_log: AccessLog,
     meters: Option<TenantMeters>,
+    /// What the audit log records; `None` if it is off, or the request names no tenant.
+    audited: Option<Box<Audited>>,
+    /// Set if the message may be traced.
+    span: Option<Box<ServerSpan>>,
+    operations: Operations,
+    /// The number of the method of a single message.
+    method: Option<usize>,
     outcome: Option<Outcome>,
+    /// What limits of the cluster count, until the exchange is over.
+    held: Vec<Counted>,
     record: ExchangeRecord,
 }
 
@@ -153,14 +197,67 @@ impl Exchange {
         self.note(|inner| inner.record.bytes_out += bytes as u64);
     }
 
+    /// What the audit log records of the exchange, if it is on.
+    pub(crate) fn audited(&mut self) -> Option<&mut Audited> {
+        self.0.as_mut()?.audited.as_deref_mut()
+    }
+
+    /// Notes the client.
+    pub(crate) fn of_principal(&mut self, principal: &Principal) {
+        if let Some(audited) = self.audited() {
+            audited.of_principal(principal);
+        }
+    }
+
+    /// Notes why the sender of the request is not known.
+    pub(crate) fn of_sign_in(&mut self, problem: Option<SignInProblem>) {
+        if let (Some(audited), Some(problem)) = (self.audited(), problem) {
+            audited.sign_in_failed(problem);
+        }
+    }
+
+    /// An exchange of its own for the call of this request, which was recorded with others: it ends
+    /// with the response to this request.
+    pub(crate) fn split(&mut self, request: &RequestId) -> Self {
+        let split = self.0.as_mut().and_then(|inner| {
+            let audited = Box::new(inner.audited.as_mut()?.split(request)?);
+            Some(Box::new(Inner {
+                began: inner.began,
+                access_log: AccessLog::off(),
+                meters: None,
+                audited: Some(audited),
+                span: None,
+                operations: inner.operations.clone(),
+                method: None,
+                outcome: None,
+                held: Vec::new(),
+                record: inner.record.clone(),
+            }))
+        });
+        Self(split)
+    }
+
     /// Notes the session that the request names or opens.
     pub(crate) fn of_session(&mut self, session: &SessionId) {
+        if let Some(audited) = self.audited() {
+            audited.of_session(session);
+        }
         self.note_for_log(|record| record.session = Some(SessionTag::of(session.as_str())));
     }
 
-    /// Notes what the client posted. Reads no more of it than its first members.
-    pub(crate) fn posted(&mut self, body: &Posted) {
-        self.note_for_log(|record| match body {
+    /// Notes what the client posted. Reads no more of it than its first members, unless it is traced: then
+    /// its span begins, and the message is in it. `headers` are those of an HTTP request.
+    pub(crate) fn posted(&mut self, body: &mut Posted, headers: Option<&HeaderMap>) {
+        if let Some(inner) = &mut self.0 {
+            inner.method = operations::number_of(body);
+            if let Some(span) = &mut inner.span {
+                span.begin(body, headers, inner.began, &mut inner.record);
+            }
+            if let (Some(audited), Some(trace)) = (&mut inner.audited, inner.record.trace) {
+                audited.of_trace(trace);
+            }
+        }
+        self.note_for_log(|record| match &*body {
             Posted::One(Message::Request(request)) => {
                 record.method = Some(method_label(&request.method));
                 record.tool = request.tool_name().map(|name| Label::of(&name));
@@ -203,9 +300,7 @@ impl Exchange {
         self.note(|inner| match glance::kind_of(message) {
             Some(Kind::Error) => {
                 inner.outcome = Some(Outcome::Error);
-                if inner.access_log.is_on() {
-                    inner.record.code = glance::error_code(message);
-                }
+                inner.record.code = glance::error_code(message);
             }
             Some(Kind::Result) if inner.outcome == Some(Outcome::Error) => {}
             Some(Kind::Result) if glance::is_tool_error(message) => {
@@ -214,11 +309,36 @@ impl Exchange {
             Some(Kind::Result) if inner.outcome.is_none() => inner.outcome = Some(Outcome::Result),
             Some(Kind::Result | Kind::Call) | None => {}
         });
+        if let Some(audited) = self.audited() {
+            audited.answered(message);
+        }
+    }
+
+    /// Notes a message on the only stream of a session of HTTP+SSE: it may answer a POST of this or
+    /// another node.
+    pub(crate) fn passed_on(&mut self, message: &[u8]) {
+        if let Some(audited) = self.audited() {
+            audited.passed_on(message);
+        }
     }
 
     /// Notes the code of the JSON-RPC error with which the request was refused.
     pub(crate) fn refused(&mut self, code: i32) {
         self.note(|inner| inner.record.code = Some(code));
+    }
+
+    /// Counts a request that was refused over a limit.
+    pub(crate) fn limited(&mut self, kind: LimitKind) {
+        self.note(|inner| {
+            if let Some(meters) = &inner.meters {
+                meters.count_limited(kind);
+            }
+        });
+    }
+
+    /// Holds what a limit of the cluster counts until the exchange is over.
+    pub(crate) fn hold(&mut self, counted: Counted) {
+        self.note(|inner| inner.held.push(counted));
     }
 
     /// Sets the outcome, if there is none yet.
@@ -259,10 +379,10 @@ impl Exchange {
         }
     }
 
-    /// Notes what only the access log needs.
+    /// Notes what only the logs and a span need.
     fn note_for_log(&mut self, note: impl FnOnce(&mut ExchangeRecord)) {
         self.note(|inner| {
-            if inner.access_log.is_on() {
+            if inner.is_recorded() {
                 note(&mut inner.record);
             }
         });
@@ -287,12 +407,27 @@ impl Drop for Exchange {
 }
 
 impl Inner {
+    /// Whether more is noted than the metrics need.
+    fn is_recorded(&self) -> bool {
+        self.access_log.is_on() || self.audited.is_some() || self.record.trace.is_some()
+    }
+
     fn report(self) {
-        let Self { began, access_log, meters, outcome, mut record } = self;
+        let Self { began, access_log, meters, audited, span, .. } = self;
+        let Self { operations, method, outcome, mut record, .. } = self;
         record.outcome = outcome.unwrap_or(Outcome::Left);
         record.duration = began.elapsed();
         if let Some(meters) = meters {
             meters.count(&record);
+        }
+        if let Some(audited) = audited {
+            audited.finish(&record);
+        }
+        if let Some(method) = method {
+            operations.count(method, &record);
+        }
+        if let Some(span) = span {
+            span.end(&record);
         }
         if access_log.is_on() {
             record.ended_at = SystemTime::now();

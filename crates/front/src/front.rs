@@ -12,6 +12,7 @@ use identity::Tokens;
 use telemetry::Outcome;
 use tenants::{Tenant, Tenants, TenantsOfThread};
 
+use crate::audited::wake_recorded_calls;
 use crate::authentication::{Authentication, Credential, Found, Unauthenticated};
 use crate::body::Body;
 use crate::collecting::Collecting;
@@ -82,6 +83,7 @@ impl Front {
     pub(crate) fn register_thread(&self) {
         self.service.handle.register();
         actix_rt::spawn(self.service.lapses.pass_changes_on());
+        wake_recorded_calls(self.exchanges.recorder());
     }
 
     /// Answers one request.
@@ -121,6 +123,7 @@ impl Front {
                         match self.authenticate(head, tenant, endpoint, &heads).await {
                             Err(refused) => {
                                 exchange.refused(refused.rejection().code.number());
+                                exchange.of_sign_in(refused.sign_in());
                                 refused.unread(payload).into_response()
                             }
                             Ok(credential) => {
@@ -198,11 +201,14 @@ impl Front {
             Ok(()) => Ok(request),
             Err(refused) => {
                 drop(Serving::of(&request));
+                let mut exchange =
+                    self.exchanges.begin(request.method(), endpoint, tenant.as_ref());
+                exchange.of_sign_in(refused.sign_in());
                 let mut response = refused.into_response();
                 // The client may send the body all the same.
                 response.head_mut().set_connection_type(ConnectionType::Close);
                 metrics::count_response(endpoint, request.method(), response.status());
-                self.exchanges.begin(request.method(), endpoint, tenant.as_ref()).finish(&response);
+                exchange.finish(&response);
                 Err(response.map_into_boxed_body())
             }
         }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use protocol::{Body as Posted, SessionId};
 use tenants::{Scopes, Tenant, Tenants};
 
+use crate::audited::Dispatched;
 use crate::authentication::{Credential, Unauthenticated};
 use crate::challenge;
 use crate::client_address::AddressKey;
@@ -18,6 +19,7 @@ use crate::exchange::Exchange;
 use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
 use crate::lapse::{Lapse, Lapses};
+use crate::limits::{Limited, Limits};
 use crate::permissions::{Grant, NotPermitted};
 use crate::refusal::Refused;
 use crate::resource::PublicUrls;
@@ -56,6 +58,7 @@ impl<'a> FrontRequest<'a> {
         connection: Option<&'a HeadProgress>,
         exchange: &'a mut Exchange,
     ) -> Self {
+        exchange.of_principal(&credential.principal);
         Self {
             tenant,
             credential,
@@ -86,6 +89,15 @@ impl<'a> FrontRequest<'a> {
         }
     }
 
+    /// Records what is about to be dispatched, and waits until that is written. Boxed: with the audit
+    /// log off, no connection reserves memory for it.
+    pub(crate) async fn record(&mut self, dispatched: Dispatched<'_>) -> Result<(), Refused> {
+        let Some(audited) = self.exchange.audited() else { return Ok(()) };
+        let trace = self.head.headers.get("traceparent").and_then(|value| value.to_str().ok());
+        let recorded = Box::pin(audited.record(self.tenant, dispatched, trace)).await;
+        recorded.map_err(Refused::unrecorded)
+    }
+
     /// A session of the tenant accepted the request, or was created by it.
     pub(crate) fn accepted(&self) {
         if let Some(connection) = self.connection {
@@ -107,6 +119,8 @@ pub(crate) struct Service {
     pub(crate) lapses: Lapses,
     revocations: RevocationsOfThread,
     pub(crate) urls: Arc<PublicUrls>,
+    /// The limits of tenants in the whole cluster.
+    pub(crate) limits: Limits,
     collecting: Collecting,
     rate: Arc<SessionRate>,
 }
@@ -125,6 +139,7 @@ impl Service {
             RevocationsOfThread::new(handle.revocations()),
         );
         Ok(Self {
+            limits: Limits::new(handle.limits(), settings.worker_count()),
             handle,
             drain,
             lapses,
@@ -165,14 +180,30 @@ impl Service {
         Err(challenge::refuse(&Unauthenticated::Revoked, request.tenant, metadata))
     }
 
-    /// The body without the messages that the client may not send.
+    /// The body without the messages that the client may not send. `raw` is the body as it arrived.
     pub(crate) fn permitted(
         &self,
-        request: &FrontRequest<'_>,
+        request: &mut FrontRequest<'_>,
         body: Posted,
+        raw: &Bytes,
     ) -> Result<Posted, NotPermitted> {
-        let Some(grant) = &request.credential.grant else { return Ok(body) };
-        grant.judge(body)
+        let judged = match &request.credential.grant {
+            Some(grant) => grant.judge(body),
+            None => Ok(body),
+        };
+        if let Some(audited) = request.exchange.audited() {
+            audited.judged(&judged, raw);
+        }
+        judged
+    }
+
+    /// The body without the requests that are over a limit of the tenant.
+    pub(crate) async fn within_limits(
+        &self,
+        request: &mut FrontRequest<'_>,
+        body: Posted,
+    ) -> Result<Posted, Limited> {
+        self.limits.admit(request.tenant, &request.credential, body, request.exchange).await
     }
 
     /// The answer to a message that needs more scopes: the client asks its issuer for them.

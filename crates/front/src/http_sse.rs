@@ -8,6 +8,7 @@ use actors::{Answer, Opened, Refusal, ReplyEvent};
 use protocol::SessionId;
 
 use crate::accept::is_json;
+use crate::audited::Dispatched;
 use crate::body::Body;
 use crate::drain::Present;
 use crate::front_request::{FrontRequest, Service};
@@ -30,6 +31,7 @@ pub(crate) async fn open(
         return Err(Refused::accept("text/event-stream"));
     }
     let handle = service.creating_handle(request)?;
+    service.limits.check_sessions(request.tenant, request.exchange).await?;
     let principal = &request.credential.principal;
     let Opened { session, replies } = handle.connect(request.tenant, principal).await?;
     service.check_opened(request, Endpoint::Sse, &session)?;
@@ -64,12 +66,15 @@ pub(crate) async fn post(
     let session = session_in(request.query)?;
     request.exchange.of_session(&session);
     let raw = service.collect(request).await?;
-    let body = protocol::parse(raw, &protocol::Limits::default())?;
-    request.exchange.posted(&body);
-    let body = service.permitted(request, body).map_err(|why| match why {
+    let mut body = protocol::parse(raw.clone(), &protocol::Limits::default())?;
+    request.exchange.posted(&mut body, Some(&request.head.headers));
+    // A status: the answer to a request goes to another connection.
+    let body = service.within_limits(request, body).await?;
+    let body = service.permitted(request, body, &raw).map_err(|why| match why {
         NotPermitted::Needs(scopes, id) => service.step_up(request, Endpoint::Sse, &scopes).of(id),
         NotPermitted::Refused(rejection) => Refused::not_permitted(rejection),
     })?;
+    request.record(Dispatched::AnsweredElsewhere(&body)).await?;
     let mut replies = service.handle.post(&request.caller(session), body, None);
     let first = replies.next().await;
     request.exchange.served(&replies);

@@ -6,7 +6,11 @@ use actix_http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use telemetry::{ExchangeRecord, Outcome, register};
 
+use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
+
+/// How long messages take, by the names of OpenTelemetry's conventions.
+pub(crate) const OPERATION_SECONDS: &str = "mcp_server_operation_duration_seconds";
 
 static REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
@@ -181,6 +185,14 @@ static TENANT_BYTES: LazyLock<IntCounterVec> = LazyLock::new(|| {
     )
 });
 
+static TENANT_LIMITED: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_tenant_limited_total",
+        "Requests of a tenant's clients refused over a limit of the whole cluster, by kind of limit.",
+        &["tenant", "limit"],
+    )
+});
+
 /// The metrics of one tenant, or of all that share a label. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct TenantMeters(Arc<Meters>);
@@ -191,6 +203,7 @@ struct Meters {
     seconds: Histogram,
     bytes_in: IntCounter,
     bytes_out: IntCounter,
+    limited: [IntCounter; 7],
 }
 
 impl TenantMeters {
@@ -202,7 +215,14 @@ impl TenantMeters {
             seconds: TENANT_SECONDS.with_label_values(&[label]),
             bytes_in: TENANT_BYTES.with_label_values(&[label, "in"]),
             bytes_out: TENANT_BYTES.with_label_values(&[label, "out"]),
+            limited: LimitKind::ALL
+                .map(|kind| TENANT_LIMITED.with_label_values(&[label, kind.name()])),
         }))
+    }
+
+    /// Counts a request that was refused over a limit.
+    pub(crate) fn count_limited(&self, kind: LimitKind) {
+        self.0.limited[kind as usize].inc();
     }
 
     /// Counts one exchange.

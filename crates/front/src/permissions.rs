@@ -31,6 +31,16 @@ pub(crate) enum NotPermitted {
     Refused(Rejection),
 }
 
+impl NotPermitted {
+    /// The code of the JSON-RPC error, if the answer has one.
+    pub(crate) fn code(&self) -> Option<i32> {
+        match self {
+            Self::Needs(..) => None,
+            Self::Refused(rejection) => Some(rejection.code.number()),
+        }
+    }
+}
+
 impl Grant {
     /// What a client with these attributes may do.
     pub(crate) fn new(

@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use actix_http::header::{self, HeaderValue};
+use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Payload, Response, StatusCode};
 use actors::Refusal;
 use protocol::{ErrorCode, Rejection, RequestId};
 
+use crate::audit_reading::SignInProblem;
 use crate::body::Body;
 use crate::collecting::Uncollected;
 use crate::heads::Fault;
+use crate::over_limit::OverLimit;
 
 /// The `Retry-After` of a 429 or 503. By then the node may have restarted, or another session of
 /// the tenant may have ended.
@@ -21,24 +23,34 @@ pub(crate) struct Refused {
     status: StatusCode,
     /// The JSON-RPC error of the body; without an id where the request's is not known (POST-09).
     rejection: Rejection,
-    allow: Option<&'static str>,
     retry_after_secs: Option<u32>,
     /// Boxed: most refusals have none.
-    challenge: Option<Box<HeaderValue>>,
+    headers: Option<Box<Headers>>,
+    /// Why the sender is not known, for the audit log.
+    sign_in: Option<SignInProblem>,
     unread: Payload,
+}
+
+/// The headers of few refusals.
+#[derive(Default)]
+struct Headers {
+    allow: Option<&'static str>,
+    challenge: Option<HeaderValue>,
+    /// `RateLimit-Policy` and `RateLimit`.
+    rate_limit: Option<(HeaderValue, HeaderValue)>,
+}
+
+impl Headers {
+    fn allow(methods: &'static str) -> Option<Box<Self>> {
+        Some(Box::new(Self { allow: Some(methods), ..Self::default() }))
+    }
 }
 
 impl Refused {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         let rejection = Rejection::new(code, message);
-        Self {
-            status,
-            rejection,
-            allow: None,
-            retry_after_secs: None,
-            challenge: None,
-            unread: Payload::None,
-        }
+        let (retry_after_secs, headers, sign_in) = (None, None, None);
+        Self { status, rejection, retry_after_secs, headers, sign_in, unread: Payload::None }
     }
 
     fn invalid(status: StatusCode, message: impl Into<String>) -> Self {
@@ -83,7 +95,7 @@ impl Refused {
     pub(crate) fn method(allow: &'static str) -> Self {
         let message = format!("the endpoint takes {allow}");
         let refused = Self::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::Refused, message);
-        Self { allow: Some(allow), ..refused }
+        Self { headers: Headers::allow(allow), ..refused }
     }
 
     /// The origin of the page is not allowed (SEC-02).
@@ -97,14 +109,33 @@ impl Refused {
         challenge: Option<HeaderValue>,
         message: String,
     ) -> Self {
-        let challenge = challenge.map(Box::new);
-        Self { challenge, ..Self::new(status, ErrorCode::Refused, message) }
+        let headers = challenge.map(|challenge| {
+            Box::new(Headers { challenge: Some(challenge), ..Headers::default() })
+        });
+        Self { headers, ..Self::new(status, ErrorCode::Refused, message) }
+    }
+
+    /// The same for a sender that is not known, for this reason.
+    pub(crate) fn at_sign_in(self, reason: SignInProblem) -> Self {
+        Self { sign_in: Some(reason), ..self }
+    }
+
+    /// Why the sender is not known.
+    pub(crate) fn sign_in(&self) -> Option<SignInProblem> {
+        self.sign_in
+    }
+
+    /// The audit record of the request was not written in time.
+    pub(crate) fn unrecorded(held: audit::Held) -> Self {
+        Self {
+            retry_after_secs: Some(RETRY_AFTER_SECS),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused, held.to_string())
+        }
     }
 
     /// The client may not send the message.
     pub(crate) fn not_permitted(rejection: Rejection) -> Self {
-        let Rejection { id, code, message } = rejection;
-        Self::new(StatusCode::FORBIDDEN, code, message).of(id)
+        Self { rejection, ..Self::new(StatusCode::FORBIDDEN, ErrorCode::Refused, "") }
     }
 
     /// The issuer of a token could not be asked about it.
@@ -222,16 +253,34 @@ impl Refused {
         let mut response = Response::with_body(self.status, body);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(allow) = self.allow {
+        let Headers { allow, challenge, rate_limit } =
+            self.headers.map(|all| *all).unwrap_or_default();
+        if let Some(allow) = allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }
-        if let Some(challenge) = self.challenge {
-            headers.insert(header::WWW_AUTHENTICATE, *challenge);
+        if let Some(challenge) = challenge {
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if let Some((policy, limit)) = rate_limit {
+            headers.insert(HeaderName::from_static("ratelimit-policy"), policy);
+            headers.insert(HeaderName::from_static("ratelimit"), limit);
         }
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
         response
+    }
+}
+
+impl From<OverLimit> for Refused {
+    /// Where no session exists, or where its answer cannot be a JSON-RPC error.
+    fn from(over: OverLimit) -> Self {
+        Self {
+            rejection: over.rejection(),
+            retry_after_secs: Some(over.retry_after_secs()),
+            headers: Some(Box::new(Headers { rate_limit: over.headers(), ..Headers::default() })),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused, "")
+        }
     }
 }
 
@@ -247,8 +296,7 @@ impl From<Rejection> for Refused {
             | ErrorCode::HeaderMismatch
             | ErrorCode::Refused => StatusCode::BAD_REQUEST,
         };
-        let Rejection { id, code, message } = rejection;
-        Self::new(status, code, message).of(id)
+        Self { rejection, ..Self::new(status, ErrorCode::Refused, "") }
     }
 }
 
@@ -268,11 +316,12 @@ impl From<Refusal> for Refused {
                 (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused)
             }
         };
-        let allow = matches!(refusal, Refusal::NothingMore).then_some("POST, DELETE");
+        let is_last = matches!(refusal, Refusal::NothingMore);
+        let headers = if is_last { Headers::allow("POST, DELETE") } else { None };
         let retry =
             matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         let retry_after_secs = retry.then_some(RETRY_AFTER_SECS);
-        Self { allow, retry_after_secs, ..Self::new(status, code, refusal.to_string()) }
+        Self { headers, retry_after_secs, ..Self::new(status, code, refusal.to_string()) }
     }
 }
 

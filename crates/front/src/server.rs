@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::admin::{Access, ListenedAt, Operated, ServedClients};
 use crate::admin_address::{AdminAddress, Bound};
+use crate::admin_audit::OperatorRecords;
 use crate::admin_host::AdminHosts;
 use crate::admin_server::AdminServer;
 use crate::bind::bind_tcp;
@@ -72,6 +73,7 @@ impl Operators {
     pub fn serve(admin: &AdminSettings, readiness: Readiness) -> Result<Self, Error> {
         metrics::register_metrics();
         identity::register_metrics();
+        audit::register_metrics();
         let drain = Arc::new(Drain::default());
         let served = Arc::new(OnceLock::new());
         let credentials = AdminCredentials::new(admin);
@@ -139,7 +141,8 @@ impl Operators {
         let clients = client_server(settings, front, by_address, tls, listener).map_err(&failed)?;
         // Clients are served once.
         let (tenants, children) = (tenants.clone(), self.children.clone());
-        let _ = self.served.set(ServedClients { handle, tenants, children });
+        let records = OperatorRecords::new(reporting.audit.recorder());
+        let _ = self.served.set(ServedClients { handle, tenants, children, records });
         Ok((address, Listening::start(clients)))
     }
 

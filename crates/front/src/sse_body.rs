@@ -138,10 +138,11 @@ impl SseBody {
                     if let (Some(grant), Frame::Message { data, .. }) = (&self.grant, &mut frame) {
                         *data = grant.filter(std::mem::take(data));
                     }
-                    if let Frame::Message { data, .. } = &frame
-                        && !self.carries_all
-                    {
-                        self.exchange.answered(data);
+                    if let Frame::Message { data, .. } = &frame {
+                        match self.carries_all {
+                            true => self.exchange.passed_on(data),
+                            false => self.exchange.answered(data),
+                        }
                     }
                     encode(&mut self.buffer, &frame);
                 }

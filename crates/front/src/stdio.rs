@@ -8,20 +8,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{
-    Answer, Caller, Frame, Handle, HandshakeSummary, Opened, Refusal, ReplyEvent, ReplyStream,
-};
+use actors::{Answer, Caller, Frame, Handle, HandshakeSummary, Opened, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
-use protocol::{
-    Body, ErrorCode, Line, LineSplitter, Message, Method, Notification, Rejection, RequestId,
-};
-use serde::Deserialize;
+use protocol::{Body, ErrorCode, Line, LineSplitter, Message, Method, Rejection, RequestId};
 use telemetry::Outcome;
 use tenants::{Principal, Tenant, Tenants};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
 use crate::Reporting;
+use crate::audit_reading::cancelled_id;
+use crate::audited::{Dispatched, wake_recorded_calls};
+use crate::authentication::Credential;
 use crate::exchange::{Exchange, Exchanges};
+use crate::limits::Limits;
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
 
@@ -38,7 +37,8 @@ pub async fn serve_stdio(
     stdout: impl AsyncWrite + Unpin,
     reporting: &Reporting,
 ) -> io::Result<()> {
-    let exchanges = Exchanges::new(reporting, &Tenants::new([Tenant::clone(tenant)]));
+    let exchanges = Exchanges::new(reporting, &Tenants::new([Tenant::clone(tenant)])).for_worker();
+    wake_recorded_calls(exchanges.recorder());
     let principal = Principal::anonymous();
     let mut output = Output { stdout, buffer: BytesMut::new() };
     let Opened { session, mut replies } = match handle.connect(tenant, &principal).await {
@@ -50,7 +50,10 @@ pub async fn serve_stdio(
     };
     let caller = Caller { tenant: Arc::clone(tenant), principal, session };
     let mut lines = LineSplitter::new(line_bytes_max);
-    let mut pending = PendingRequests { exchanges, handshake: None, requests: HashMap::default() };
+    // One thread serves this client.
+    let limits = Limits::new(handle.limits(), 1);
+    let mut pending =
+        PendingRequests { exchanges, limits, handshake: None, requests: HashMap::default() };
     loop {
         tokio::select! {
             line = next_line(&mut stdin, &mut lines) => match line? {
@@ -123,7 +126,7 @@ async fn handle_line<W>(
     let mut exchange = pending.exchanges.begin_line(&caller.tenant);
     exchange.received(line.len());
     exchange.of_session(&caller.session);
-    let body = match protocol::parse(line, &protocol::Limits::default()) {
+    let mut body = match protocol::parse(line, &protocol::Limits::default()) {
         Ok(body) => body,
         Err(rejection) => {
             exchange.refused(rejection.code.number());
@@ -131,26 +134,47 @@ async fn handle_line<W>(
             return output.write_line(&error(&rejection));
         }
     };
+    exchange.posted(&mut body, None);
+    let client = Credential::anonymous();
+    let body = match pending.limits.admit(&caller.tenant, &client, body, &mut exchange).await {
+        Ok(body) => body,
+        Err(limited) => {
+            let rejection = limited.into_rejection();
+            exchange.refused(rejection.code.number());
+            exchange.end_as(Outcome::Refused);
+            return output.write_line(&error(&rejection));
+        }
+    };
+    let recorded = match exchange.audited() {
+        Some(audited) => {
+            let dispatched = Dispatched::Posted(&body);
+            Box::pin(audited.record(&caller.tenant, dispatched, None)).await
+        }
+        None => Ok(()),
+    };
     let ids = pending.add_requests(&body, &mut exchange);
+    if let Err(held) = recorded {
+        return refuse(Refused::unrecorded(held), &ids, pending, output);
+    }
     match handle.post(caller, body, None).next().await {
         Some(ReplyEvent::Answer(Answer::Accepted)) => exchange.end(Outcome::Accepted),
         // Each request gets its own final response, also where all were refused together.
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {
             exchange.end(Outcome::Refused);
-            refuse(refusal, &ids, pending, output)
+            refuse(Refused::from(refusal), &ids, pending, output)
         }
         Some(ReplyEvent::Answer(Answer::Json(message))) => write_message(&message, pending, output),
-        Some(_) | None => refuse(no_answer(), &ids, pending, output),
+        Some(_) | None => refuse(Refused::from(no_answer()), &ids, pending, output),
     }
 }
 
 fn refuse<W>(
-    refusal: Refusal,
+    refused: Refused,
     ids: &[RequestId],
     pending: &mut PendingRequests,
     output: &mut Output<W>,
 ) {
-    let rejection = Refused::from(refusal).into_rejection();
+    let rejection = refused.into_rejection();
     if ids.is_empty() || rejection.id.is_some() {
         output.write_line(&error(&rejection));
     }
@@ -187,6 +211,8 @@ fn write_message<W>(message: &Bytes, pending: &mut PendingRequests, output: &mut
 /// request is answered at once.
 struct PendingRequests {
     exchanges: Exchanges,
+    /// The limits of the tenant.
+    limits: Limits,
     /// The handshake that the client asked for, for the access log.
     handshake: Option<HandshakeSummary>,
     requests: HashMap<RequestId, Exchange>,
@@ -196,7 +222,6 @@ impl PendingRequests {
     /// Adds the requests of a body and returns their ids. The exchange of a single request goes on
     /// until its response.
     fn add_requests(&mut self, body: &Body, exchange: &mut Exchange) -> Vec<RequestId> {
-        exchange.posted(body);
         exchange.of_handshake(self.handshake.as_ref());
         if let Body::One(Message::Request(request)) = body {
             if request.method == Method::Initialize {
@@ -224,20 +249,9 @@ impl PendingRequests {
                 Message::Response(_) => {}
             }
         }
-        self.requests.extend(ids.iter().map(|id| (id.clone(), Exchange::default())));
+        self.requests.extend(ids.iter().map(|id| (id.clone(), exchange.split(id))));
         ids
     }
-}
-
-/// The request that a notification cancels.
-fn cancelled_id(notification: &Notification) -> Option<RequestId> {
-    #[derive(Deserialize)]
-    struct Params {
-        #[serde(rename = "requestId")]
-        id: RequestId,
-    }
-    let params = notification.params().filter(|_| notification.method == Method::Cancelled)?;
-    serde_json::from_slice::<Params>(&params).ok().map(|params| params.id)
 }
 
 /// The pipe to the client. Lines are buffered until the next flush, which happens before anything

@@ -16,6 +16,7 @@ use protocol::{
 use telemetry::Outcome;
 
 use crate::accept::is_json;
+use crate::audited::Dispatched;
 use crate::body::Body;
 use crate::drain::Present;
 use crate::exchange::Exchange;
@@ -57,34 +58,42 @@ async fn post(
     };
     let raw = service.collect(request).await?;
     let again = raw.clone();
-    let body = protocol::parse(raw, &protocol::Limits::default())?;
-    request.exchange.posted(&body);
+    let mut body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&mut body, Some(&request.head.headers));
     if let Some(initialize) = initialize_in(&body) {
         return Err(Refused::initialize_in_session().of(initialize));
     }
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     request.exchange.of_session(&session);
-    let body = match service.permitted(request, body) {
+    let body = match service.within_limits(request, body).await {
+        Ok(body) => body,
+        Err(limited) => return Ok(answer_with_error(request, &limited.into_rejection())),
+    };
+    let body = match service.permitted(request, body, &again) {
         Ok(body) => body,
         Err(NotPermitted::Needs(scopes, id)) => {
             return Err(service.step_up(request, Endpoint::Mcp, &scopes).of(id));
         }
         // Any other status than 200 ends some clients.
         Err(NotPermitted::Refused(rejection)) if rejection.id.is_some() => {
-            request.exchange.end_as(Outcome::Error);
-            request.exchange.refused(rejection.code.number());
-            return Ok(json(protocol::Response::rejecting(&rejection).raw().clone()));
+            return Ok(answer_with_error(request, &rejection));
         }
         Err(NotPermitted::Refused(rejection)) => return Err(Refused::not_permitted(rejection)),
     };
-    let mirrored = mirrored(request);
-    let caller = request.caller(session);
-    let replies = service.handle.post(&caller, body, mirrored);
-    let response = await_response(service, request, replies, Some(&caller.session)).await;
+    let response = match request.record(Dispatched::Posted(&body)).await {
+        Ok(()) => {
+            let mirrored = mirrored(request);
+            let caller = request.caller(session);
+            let replies = service.handle.post(&caller, body, mirrored);
+            let response = await_response(service, request, replies, Some(&caller.session)).await;
+            response.map_err(Refused::from)
+        }
+        Err(refused) => Err(refused),
+    };
     // Any status but 200 on a POST in a live session ends some clients. An error that is not the
     // request's fault is therefore sent as its JSON-RPC answer.
-    response.or_else(|refusal| match Refused::from(refusal) {
+    response.or_else(|refused| match refused {
         refused if refused.is_ours() => {
             request.exchange.end_as(Outcome::Error);
             request.exchange.refused(refused.rejection().code.number());
@@ -94,14 +103,21 @@ async fn post(
     })
 }
 
+/// The answer to a request of a session that is refused.
+fn answer_with_error(request: &mut FrontRequest<'_>, rejection: &Rejection) -> Response<Body> {
+    request.exchange.end_as(Outcome::Error);
+    request.exchange.refused(rejection.code.number());
+    json(protocol::Response::rejecting(rejection).raw().clone())
+}
+
 /// A POST without a session: an `initialize`, or an error of the client.
 async fn post_initialize(
     service: &Service,
     request: &mut FrontRequest<'_>,
     raw: Bytes,
 ) -> Result<Response<Body>, Refused> {
-    let body = protocol::parse(raw, &protocol::Limits::default())?;
-    request.exchange.posted(&body);
+    let mut body = protocol::parse(raw, &protocol::Limits::default())?;
+    request.exchange.posted(&mut body, Some(&request.head.headers));
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let initialize = match body {
         Posted::One(Message::Request(initialize))
@@ -111,8 +127,16 @@ async fn post_initialize(
         }
         other => return Err(Refused::no_session().of(only_id(&other))),
     };
-    let handle = service.creating_handle(request);
-    let handle = handle.map_err(|refused| refused.of(Some(initialize.id.clone())))?;
+    let id = Some(initialize.id.clone());
+    let handle = service.creating_handle(request).map_err(|refused| refused.of(id.clone()))?;
+    let message = Message::Request(initialize);
+    let (credential, exchange) = (&request.credential, &mut *request.exchange);
+    service.limits.admit_message(request.tenant, credential, &message, exchange, true).await?;
+    let allowed = service.limits.check_sessions(request.tenant, exchange).await;
+    allowed.map_err(|over| Refused::from(over).of(id.clone()))?;
+    let Message::Request(initialize) = message else { return Err(Refused::no_session()) };
+    let recorded = request.record(Dispatched::Request(&initialize)).await;
+    recorded.map_err(|refused| refused.of(id))?;
     let Opened { session, replies } = handle
         .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;
@@ -129,6 +153,7 @@ async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Respon
     check_version(request)?;
     let after = request.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     request.exchange.of_session(&session);
+    service.limits.take_stream(request.tenant, request.exchange).await?;
     let replies = service.handle.listen(&request.caller(session), after);
     Ok(await_response(service, request, replies, None).await?)
 }
@@ -140,6 +165,7 @@ async fn delete(
     let session = session_of(request)?;
     check_version(request)?;
     request.exchange.of_session(&session);
+    request.record(Dispatched::EndOfSession).await?;
     let replies = service.handle.delete(&request.caller(session));
     Ok(await_response(service, request, replies, None).await?)
 }

@@ -1,7 +1,7 @@
 //! A client's request to its session, as it is sent to the owner.
 
 use conversation::{Event, SinkId};
-use protocol::{Body, Message, Mirrored, RequestId};
+use protocol::{Body, Message, Mirrored, RequestId, TraceContext};
 
 /// A request of a client's connection.
 #[derive(Clone, Debug)]
@@ -33,6 +33,23 @@ impl SessionRequest {
             }
             Self::Listen { after } => Event::Listened { sink, after },
             Self::Delete => Event::Deleted { sink },
+        }
+    }
+
+    /// Where the only request of a POST is in a trace.
+    pub fn trace(&self) -> Option<&TraceContext> {
+        match self {
+            Self::Post { body: Body::One(Message::Request(request)), .. } => {
+                request.trace.as_deref()
+            }
+            _ => None,
+        }
+    }
+
+    /// Moves the only request of a POST within its trace.
+    pub fn set_trace(&mut self, trace: Option<Box<TraceContext>>) {
+        if let Self::Post { body: Body::One(Message::Request(request)), .. } = self {
+            request.trace = trace;
         }
     }
 

@@ -49,17 +49,25 @@ pub struct Rejection {
     pub message: String,
     /// The id of the rejected request, if it could be parsed.
     pub id: Option<RequestId>,
+    /// The `data` of the error, as JSON text, if it has any.
+    pub data: Option<Box<str>>,
 }
 
 impl Rejection {
     /// Creates a rejection of a message whose id could not be parsed.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), id: None }
+        Self { code, message: message.into(), id: None, data: None }
     }
 
     /// Sets the id of the rejected request.
     pub fn of(mut self, id: Option<RequestId>) -> Self {
         self.id = id;
+        self
+    }
+
+    /// Sets the `data` of the error, which is JSON text.
+    pub fn with_data(mut self, json: impl Into<Box<str>>) -> Self {
+        self.data = Some(json.into());
         self
     }
 }

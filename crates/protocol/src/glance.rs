@@ -133,13 +133,13 @@ fn name_in(params: &[u8]) -> Option<Cow<'_, str>> {
 }
 
 /// The members of one object, in their order.
-struct Members<'a> {
+pub(crate) struct Members<'a> {
     json: &'a [u8],
     at: usize,
 }
 
 impl<'a> Members<'a> {
-    fn of(json: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of(json: &'a [u8]) -> Option<Self> {
         let mut members = Self { json, at: 0 };
         members.skip_blanks();
         (members.json.get(members.at) == Some(&b'{')).then(|| {
@@ -149,7 +149,7 @@ impl<'a> Members<'a> {
     }
 
     /// The key of the next member, as written; the position is then that of its value.
-    fn next_key(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn next_key(&mut self) -> Option<&'a [u8]> {
         self.skip_blanks();
         if self.json.get(self.at) == Some(&b',') {
             self.at += 1;
@@ -167,8 +167,18 @@ impl<'a> Members<'a> {
         Some(key)
     }
 
-    fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.json.get(self.at..).unwrap_or_default()
+    }
+
+    /// The text at the position, if it is one.
+    pub(crate) fn text(&self) -> Option<Cow<'a, str>> {
+        let rest = self.rest();
+        let quoted = std::str::from_utf8(rest.get(..end_of_string(rest)?)?).ok()?;
+        match quoted.contains('\\') {
+            true => serde_json::from_str(quoted).ok().map(Cow::Owned),
+            false => Some(Cow::Borrowed(quoted.get(1..quoted.len() - 1)?)),
+        }
     }
 
     fn skip_blanks(&mut self) {
@@ -200,7 +210,7 @@ impl<'a> Members<'a> {
     }
 
     /// Skips the value; `None` if the text ends within it.
-    fn skip_value(&mut self) -> Option<()> {
+    pub(crate) fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {
             match self.json.get(self.at)? {

@@ -3,6 +3,7 @@
 //! This crate has pure functions and plain values only: no clock, no socket, no task. Payloads
 //! (`params`, `result`, `error`) keep their bytes; only the envelope around them is parsed.
 
+mod about;
 mod decimal;
 pub mod downgrade;
 mod error;
@@ -23,6 +24,7 @@ mod session_id;
 pub mod sse;
 mod uri_forms;
 
+pub use about::{About, member_at};
 pub use error::{ErrorCode, Rejection};
 pub use header_params::HeaderParams;
 pub use id::{ProgressToken, RequestId};
@@ -32,9 +34,13 @@ pub use initialize::{
 };
 pub use lines::{Line, LineSplitter};
 pub use lists::{Listed, without_entries};
-pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
+pub use message::{
+    Body, Limits, Message, Notification, Request, Response, TraceContext, TraceParent,
+    is_trace_state, parse,
+};
 pub use method::Method;
 pub use mirrored::Mirrored;
+pub(crate) use named::named_in_request;
 pub use named::{Ambiguous, Named, named};
 pub use revision::Revision;
 pub use session_id::SessionId;

@@ -4,8 +4,10 @@
 //! the message or of its parameters copies nothing.
 
 mod parse;
+mod traced;
 
 pub use parse::{Limits, parse};
+pub use traced::{TraceContext, TraceParent, is_trace_state};
 
 use std::ops::Range;
 
@@ -54,6 +56,8 @@ pub struct Request {
     pub id: RequestId,
     /// The method of the request.
     pub method: Method,
+    /// Where the request is in a trace that this cluster records. It is not part of its bytes.
+    pub trace: Option<Box<TraceContext>>,
     raw: Bytes,
     id_at: Span,
     params: Option<Span>,
@@ -124,7 +128,7 @@ impl Request {
         raw.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
         let id_at = put(&mut raw, id.to_json().as_bytes());
         let params = put_method(&mut raw, &method, params);
-        Self { id, method, raw: raw.freeze(), id_at, params }
+        Self { id, method, trace: None, raw: raw.freeze(), id_at, params }
     }
 
     /// The bytes of the whole message.
@@ -146,7 +150,8 @@ impl Request {
     pub fn with_id(&self, id: RequestId) -> Self {
         let (raw, id_at, shift) = splice(&self.raw, &self.id_at, id.to_json().as_bytes());
         let params = self.params.clone().map(|span| shift.apply(span));
-        Self { id, method: self.method.clone(), raw, id_at, params }
+        let (method, trace) = (self.method.clone(), self.trace.clone());
+        Self { id, method, trace, raw, id_at, params }
     }
 
     /// The same request with other parameters.
@@ -160,7 +165,8 @@ impl Request {
         };
         let (raw, params, shift) = splice(&self.raw, span, params);
         let id_at = shift.apply(self.id_at.clone());
-        Self { id: self.id.clone(), method: self.method.clone(), raw, id_at, params: Some(params) }
+        let (id, method) = (self.id.clone(), self.method.clone());
+        Self { id, method, trace: self.trace.clone(), raw, id_at, params: Some(params) }
     }
 
     /// `params._meta.progressToken`, if the request has one (PRG-01).
@@ -258,7 +264,8 @@ impl Response {
 
     /// Creates the response to a message that was rejected.
     pub fn rejecting(rejection: &Rejection) -> Self {
-        Self::error(rejection.id.clone(), rejection.code.number(), &rejection.message, None)
+        let data = rejection.data.as_deref().map(str::as_bytes);
+        Self::error(rejection.id.clone(), rejection.code.number(), &rejection.message, data)
     }
 
     /// The bytes of the whole message.

@@ -21,6 +21,18 @@ macro_rules! methods {
         }
 
         impl Method {
+            /// The names of MCP's methods.
+            pub const NAMES: &'static [&'static str] = &[$($name),+];
+
+            /// The position in [`Method::NAMES`], if it is one of MCP's.
+            pub fn number(&self) -> Option<usize> {
+                enum Number { $($variant,)+ }
+                match self {
+                    $(Self::$variant => Some(Number::$variant as usize),)+
+                    Self::Other(_) => None,
+                }
+            }
+
             /// The name, if it is one of MCP's.
             pub fn known_name(&self) -> Option<&'static str> {
                 match self {

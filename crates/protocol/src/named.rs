@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use crate::raw::Object;
-use crate::{Message, Method};
+use crate::{Message, Method, Request};
 
 /// What a message is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +31,24 @@ pub struct Ambiguous;
 
 /// What a message is about.
 pub fn named<'a>(message: &'a Message) -> Result<Named<'a>, Ambiguous> {
-    let (method, raw) = match message {
-        Message::Request(request) => (&request.method, request.raw()),
-        Message::Notification(notification) => (&notification.method, notification.raw()),
+    match message {
+        Message::Request(request) => named_in_request(request),
+        Message::Notification(notification) => named_in(&notification.method, notification.raw()),
         Message::Response(response) => {
             let envelope = Object::read(response.raw()).filter(is_clear).ok_or(Ambiguous)?;
             // A server that ignores case could take it for a request.
             let is_both = ["method", "params"].iter().any(|key| envelope.get(key).is_some());
-            return if is_both { Err(Ambiguous) } else { Ok(Named::Nothing) };
+            if is_both { Err(Ambiguous) } else { Ok(Named::Nothing) }
         }
-    };
+    }
+}
+
+/// What a request is about.
+pub(crate) fn named_in_request(request: &Request) -> Result<Named<'_>, Ambiguous> {
+    named_in(&request.method, request.raw())
+}
+
+fn named_in<'a>(method: &'a Method, raw: &'a [u8]) -> Result<Named<'a>, Ambiguous> {
     let envelope = Object::read(raw).filter(is_clear).ok_or(Ambiguous)?;
     let (key, of): (_, fn(Cow<'a, str>) -> Named<'a>) = match method {
         Method::ToolsCall => ("name", Named::Tool),

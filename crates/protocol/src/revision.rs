@@ -23,6 +23,20 @@ impl Revision {
     /// Every revision, oldest first.
     pub const ALL: [Self; 5] = [V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25, Draft2026V1];
 
+    /// The names of all revisions, each at its number.
+    pub const NAMES: [&'static str; 5] = [
+        V2024_11_05.as_str(),
+        V2025_03_26.as_str(),
+        V2025_06_18.as_str(),
+        V2025_11_25.as_str(),
+        Draft2026V1.as_str(),
+    ];
+
+    /// The position in [`Revision::NAMES`].
+    pub const fn number(self) -> usize {
+        self as usize
+    }
+
     /// The revision for a client that requests an unknown one (RPC-08).
     pub const NEWEST_STABLE: Self = V2025_11_25;
 
@@ -126,6 +140,7 @@ mod tests {
     #[test]
     fn known_revisions_are_echoed_and_unknown_ones_get_the_newest_stable() {
         for revision in Revision::ALL {
+            assert_eq!(Revision::NAMES[revision.number()], revision.as_str());
             assert_eq!(Revision::negotiate(revision.as_str()), revision);
         }
         for unknown in ["2026-07-28", "1999-01-01", "", "2025-11-25 "] {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actors::{Care, Handle};
+use audit::Audit;
 use backends::sandbox::Protection;
 use budget::Budget;
-use cluster::Membership;
+use cluster::{Cluster, Membership};
 use front::{AdminCredentials, Operators, Reporting, Tls};
 use store::Store;
-use telemetry::{AccessLog, Readiness};
+use telemetry::{AccessLog, Otlp, Readiness, Traces};
 
 use crate::advice::Advice;
 use crate::certificates::{CertificateReload, CertificateRequests};
@@ -44,8 +45,8 @@ const WAITING: &str =
 
 impl Plan {
     /// The node's sessions, in this cluster.
-    pub(crate) fn handle(&self, membership: Membership) -> Handle {
-        Handle::new(actors::NodeParts {
+    pub(crate) fn handle(&self, membership: Membership, traces: Traces) -> Handle {
+        let handle = Handle::new(actors::NodeParts {
             settings: self.settings.sessions.clone(),
             store: Arc::clone(&self.store),
             backends: self.backends.clone(),
@@ -56,7 +57,19 @@ impl Plan {
             tenant_sessions_max: self.tenant_sessions_max(),
             tenant_labels: self.tenant_labels.clone(),
             digest_secrets: self.digest_secrets(),
-        })
+            traces,
+        });
+        handle.limits().limit_sessions(self.cluster_sessions_max());
+        handle
+    }
+
+    /// The most sessions in the whole cluster, of each tenant that has such a limit.
+    pub(crate) fn cluster_sessions_max(&self) -> Vec<(Arc<str>, u32)> {
+        let max = |tenant: Arc<tenants::Tenant>| {
+            let max = tenant.cluster_limits.as_ref()?.sessions_max?;
+            Some((Arc::clone(&tenant.name), max))
+        };
+        self.tenants.by_name().into_iter().filter_map(max).collect()
     }
 
     /// The secrets with which records keep digests of clients. The store of a node alone in its memory
@@ -139,11 +152,22 @@ impl Plan {
     }
 
     /// Where the exchanges of this node are reported.
-    pub(crate) fn reporting(&self, handle: &Handle) -> Reporting {
-        let named = handle.node_name();
-        let node = if named.is_empty() { self.settings.node_name().into() } else { named };
+    pub(crate) fn reporting(
+        &self,
+        cluster: &Cluster,
+        traces: Traces,
+    ) -> Result<Reporting, audit::Error> {
+        let node = self.name_in(cluster);
         let access_log = AccessLog::of_process();
-        Reporting { access_log, node, labels: self.tenant_labels.clone() }
+        let labels = self.tenant_labels.clone();
+        let audit = Audit::start(&self.settings.audit, &node, labels.clone())?;
+        Ok(Reporting { access_log, node, labels, audit, traces })
+    }
+
+    /// The name of the node for operators.
+    pub(crate) fn name_in(&self, cluster: &Cluster) -> Arc<str> {
+        let named = cluster.name();
+        if named.is_empty() { self.settings.node_name().into() } else { named }
     }
 
     /// Ends the child processes that no session has, and waits until none is left, or until the time
@@ -223,7 +247,26 @@ impl Plan {
             }
         };
         let cluster = membership.cluster().clone();
-        let handle = self.handle(membership);
+        let otlp = match Otlp::start(&self.settings.otlp, &self.name_in(&cluster)) {
+            Ok(otlp) => otlp,
+            Err(error) => {
+                cluster.leave().await;
+                operators.stop().await;
+                return Err(error.into());
+            }
+        };
+        let reporting = match self.reporting(&cluster, otlp.traces()) {
+            Ok(reporting) => reporting,
+            Err(error) => {
+                cluster.leave().await;
+                operators.stop().await;
+                return Err(error.into());
+            }
+        };
+        reporting.audit.report_to(readiness.clone());
+        // Closed when everything else has ended.
+        let _closing = reporting.audit.closing();
+        let handle = self.handle(membership, otlp.traces());
         handle.overview().show_readiness(readiness.clone());
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
@@ -232,7 +275,7 @@ impl Plan {
             handle.clone(),
             &self.tenants,
             bodies.clone(),
-            &self.reporting(&handle),
+            &reporting,
         );
         let running = match running {
             Ok(running) => running,
@@ -270,6 +313,8 @@ impl Plan {
         if dead {
             // Other nodes already own its sessions: this node must not send anything more.
             running.stop(Duration::ZERO).await;
+            // The end of the process does not wait for the collector.
+            std::thread::spawn(move || otlp.stop());
             return Err(Error::MarkedDead);
         }
         if cluster.is_alone() {
@@ -286,6 +331,8 @@ impl Plan {
         drop(watching_lease);
         cluster.leave().await;
         self.wait_for_children().await;
+        // On a thread of its own: it waits for the collector, which may not answer.
+        let _ = tokio::task::spawn_blocking(move || otlp.stop()).await;
         sweeping.abort();
         showing.abort();
         watching.abort();

@@ -26,6 +26,12 @@ pub enum Error {
     /// The cluster cannot be joined.
     #[error("the cluster cannot be joined")]
     Cluster(#[from] cluster::Error),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
+    /// Spans and metrics cannot be sent.
+    #[error(transparent)]
+    Otlp(#[from] telemetry::OtlpError),
     /// Other nodes marked this process dead; a new one may start at once.
     #[error("other nodes marked this process dead; start it again")]
     MarkedDead,

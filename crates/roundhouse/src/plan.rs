@@ -181,6 +181,12 @@ impl Plan {
         settings.front.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
         settings.admin.problems().into_iter().for_each(|wrong| problems.add(wrong));
         settings.log.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
+        settings.audit.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
+        if settings.otlp.is_on() && !settings.otlp.headers_file.as_os_str().is_empty() {
+            let (file, headers) = (&settings.otlp.headers_file, &mut settings.otlp.headers);
+            problems.ok_or_add(files::add_variables("otlp.headers_file", file, headers));
+        }
+        settings.otlp.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
         if !settings.admin.token_file.as_os_str().is_empty() {
             let token = files::token("admin.token_file", &settings.admin.token_file);
             settings.admin.token = problems.ok_or_add(token);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use cluster::Cluster;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use telemetry::Otlp;
 
 use crate::added_admin_keys::{self, NewAdminKey};
 use crate::added_keys::{self, NewKey};
@@ -119,6 +120,12 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let mut reading = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
     reading.settings.explain_failed_starts();
     let plan = Roundhouse::from_reading(reading).plan()?;
+    if plan.settings.audit.to == audit::To::Stdout {
+        bail!(
+            "`audit.to` is \"stdout\", which carries the messages to the client of this command; write \
+             `audit.to = \"file\"` or \"syslog\""
+        );
+    }
     telemetry::init(&plan.settings.log)?;
     plan.prepare_servers()?;
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
@@ -126,10 +133,12 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     };
     // A client over standard streams uses a single node.
     let membership = Cluster::alone(Arc::clone(&plan.store));
-    let (handle, grace) = (plan.handle(membership), plan.drain());
+    let cluster = membership.cluster().clone();
+    let otlp = Otlp::start(&plan.settings.otlp, &plan.name_in(&cluster))?;
+    let (handle, grace) = (plan.handle(membership, otlp.traces()), plan.drain());
     let line_bytes_max = plan.settings.front.body_bytes_max;
     let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-    let reporting = plan.reporting(&handle);
+    let reporting = plan.reporting(&cluster, otlp.traces())?;
     let serving =
         front::serve_stdio(&handle, &tenant, line_bytes_max, grace, stdin, stdout, &reporting);
     let served = tokio::select! {
@@ -139,8 +148,10 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let stopping = async {
         handle.stop(grace).await;
         plan.wait_for_children().await;
+        let _ = tokio::task::spawn_blocking(move || otlp.stop()).await;
     };
     signals.unless_again(stopping).await;
+    reporting.audit.close();
     telemetry::report_left_out();
     telemetry::flush_access_log();
     // A thread of the runtime may still be blocked in a read of standard input. It would keep the

@@ -26,6 +26,9 @@ pub(crate) fn write(line: &mut String, record: &ExchangeRecord, format: Format) 
     fields.number("bytes_out", Some(record.bytes_out));
     fields.text("node", Some(&*record.node));
     fields.text("owner", Some(record.owner.as_deref().unwrap_or(&record.node)));
+    if let Some(trace) = record.trace {
+        fields.text("trace_id", Some(&trace.to_string()));
+    }
     fields.end();
 }
 
@@ -128,7 +131,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Label, Outcome, SessionTag};
+    use crate::{Label, Outcome, SessionTag, TraceId};
 
     fn record() -> ExchangeRecord {
         ExchangeRecord {
@@ -149,6 +152,7 @@ mod tests {
             bytes_out: 456,
             node: "n1".into(),
             owner: None,
+            trace: None,
         }
     }
 
@@ -171,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_line_of_json_is_an_object_with_the_same_fields() {
-        let record = ExchangeRecord { owner: Some("n2".into()), ..record() };
+        let trace = Some(TraceId(0x1f));
+        let record = ExchangeRecord { owner: Some("n2".into()), trace, ..record() };
         assert_eq!(
             line(&record, Format::Json),
             "{\"timestamp\":\"2026-09-24T12:10:24.012345Z\",\"level\":\"INFO\",\
@@ -180,7 +185,8 @@ mod tests {
              \"client\":\"an \\\"odd\\\" client/1.0\",\"endpoint\":\"mcp\",\"verb\":\"POST\",\
              \"method\":\"tools/call\",\"tool\":\"echo\",\"outcome\":\"error\",\"status\":200,\
              \"code\":-32602,\"ms\":12.034,\"bytes_in\":123,\"bytes_out\":456,\"node\":\"n1\",\
-             \"owner\":\"n2\"}\n"
+             \"owner\":\"n2\",\
+             \"trace_id\":\"0000000000000000000000000000001f\"}\n"
         );
     }
 

@@ -255,6 +255,7 @@ mod tests {
             bytes_out: 0,
             node: "n".into(),
             owner: None,
+            trace: None,
         }
     }
 

@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::TraceId;
+
 /// One exchange: a request of a client, and everything that was sent as its response.
 #[derive(Clone, Debug)]
 pub struct ExchangeRecord {
@@ -44,6 +46,8 @@ pub struct ExchangeRecord {
     pub node: Arc<str>,
     /// The node that owns the session, if the request was forwarded.
     pub owner: Option<Arc<str>>,
+    /// The trace of the message, if it is traced.
+    pub trace: Option<TraceId>,
 }
 
 /// How an exchange ended.
@@ -171,6 +175,11 @@ impl Label {
             _ => '?',
         };
         Self::Given(cut.chars().map(tame).collect::<String>().into())
+    }
+
+    /// The text, for a reader that keeps it.
+    pub fn into_string(self) -> String {
+        self.as_str().to_owned()
     }
 
     /// The text.

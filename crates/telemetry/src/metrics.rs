@@ -39,6 +39,27 @@ pub(crate) static ACCESS_LEFT_OUT: LazyLock<[IntCounter; 2]> = LazyLock::new(|| 
     ["rate", "full"].map(|reason| left_out.with_label_values(&[reason]))
 });
 
+/// What became of a span.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SpanEnd {
+    /// The collector accepted it.
+    Sent = 0,
+    /// The queue to the collector was full.
+    Dropped = 1,
+    /// The collector was not reached, or refused it.
+    Lost = 2,
+}
+
+/// Spans by what became of them.
+pub(crate) static SPANS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
+    let spans = register::counters(
+        "roundhouse_otlp_spans_total",
+        "Spans by what became of them: sent, dropped by a full queue, or lost with a request.",
+        &["end"],
+    );
+    ["sent", "dropped", "lost"].map(|end| spans.with_label_values(&[end]))
+});
+
 /// The `Content-Type` of [`metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 

@@ -118,6 +118,46 @@ pub enum Error {
         /// The name of the rule.
         name: String,
     },
+    /// A path of a part of payloads, for audit records, that names none.
+    #[error("`tenants.{tenant}.audit.fields` has {written:?}; {remedy}")]
+    AuditedField {
+        /// The tenant.
+        tenant: String,
+        /// The path.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
+    /// A tenant has too many rates.
+    #[error("`tenants.{name}.rates` has more than {max} rates; join some of them")]
+    TooManyRates {
+        /// The tenant.
+        name: String,
+        /// The maximum number.
+        max: usize,
+    },
+    /// A value of a rate is wrong.
+    #[error("`tenants.{tenant}.rates.{name}.{key}` has {written:?}; {remedy}")]
+    Rate {
+        /// The tenant.
+        tenant: String,
+        /// The name of the rate.
+        name: String,
+        /// The key.
+        key: &'static str,
+        /// The value.
+        written: String,
+        /// What to write instead.
+        remedy: &'static str,
+    },
+    /// Too many parts of payloads are to be in audit records.
+    #[error("`tenants.{tenant}.audit.fields` has more than {max} paths; remove some of them")]
+    TooManyAuditedFields {
+        /// The tenant.
+        tenant: String,
+        /// The maximum number.
+        max: usize,
+    },
     /// An allowed origin cannot equal an origin that a browser sends.
     #[error("`tenants.{name}.allowed_origins` has {written:?}, which no browser sends; {remedy}")]
     Origin {

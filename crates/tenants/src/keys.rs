@@ -49,6 +49,8 @@ impl KeySettings {
 /// A key that a client may present.
 #[derive(Clone, Debug)]
 pub struct Key {
+    /// The name of the key in the settings.
+    pub name: Box<str>,
     /// The client that has the key.
     pub principal: Principal,
     /// When the key ends.
@@ -118,6 +120,11 @@ impl Keys {
         self.0.len()
     }
 
+    /// The name of the key with this digest.
+    pub fn name(&self, digest: KeyDigest) -> Option<&str> {
+        Some(&self.0.get(&digest)?.name)
+    }
+
     /// The key with this digest, if it is valid at this time.
     pub fn find(&self, digest: KeyDigest, now: SystemTime) -> Result<&Key, KeyProblem> {
         // The digest tells nothing about the key, so the time of this search may depend on it.
@@ -176,7 +183,7 @@ fn read(tenant: &str, name: &str, written: &KeySettings) -> Result<(KeyDigest, K
             // The prefix keeps the subjects of keys apart from those of other kinds of credentials.
             let principal = ClientName::Key { subject }.principal();
             let scopes = Scopes::of(written.scopes.iter().map(String::as_str));
-            Ok((KeyDigest(digest), Key { principal, expires, scopes }))
+            Ok((KeyDigest(digest), Key { name: name.into(), principal, expires, scopes }))
         }
         _ => Err(wrong),
     }

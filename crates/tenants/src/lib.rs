@@ -3,6 +3,7 @@
 //! A [`Tenant`] is created from valid [`Settings`] only: its name fits into a path, its origins
 //! are origins, and its `auth` is set. This crate reads no file, header or message.
 
+mod audit;
 mod auth;
 mod claim_values;
 mod client_name;
@@ -15,6 +16,7 @@ mod oauth;
 mod origin;
 mod pattern;
 mod permissions;
+mod rates;
 mod scopes;
 mod settings;
 mod table;
@@ -23,6 +25,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+pub use audit::{AuditSettings, AuditedField};
 pub use auth::Auth;
 pub use claim_values::ClaimValues;
 pub use client_name::ClientName;
@@ -31,6 +34,7 @@ pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys, time_o
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
 pub use permissions::{Attributes, Judgement, Kind, PermissionSettings, Permissions};
+pub use rates::{ClusterLimits, Per, RateRule, RateSettings, limit_id};
 pub use scopes::Scopes;
 pub use settings::{Limits, Settings};
 pub use table::{Tenants, TenantsOfThread};
@@ -72,6 +76,8 @@ pub struct Tenant {
     pub access: Access,
     /// What clients may do; `None`: everything.
     pub permissions: Option<Arc<Permissions>>,
+    /// The parts of payloads that audit records have.
+    pub audited_fields: Arc<[AuditedField]>,
     /// Host names at which the endpoint is served without the tenant's name, in lower case.
     pub hosts: Vec<String>,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
@@ -80,6 +86,8 @@ pub struct Tenant {
     pub cors_headers: Vec<String>,
     /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused.
     pub sessions_max: usize,
+    /// What the tenant may have in the whole cluster; `None`: no limit.
+    pub cluster_limits: Option<Arc<ClusterLimits>>,
     /// Whether the tenant was removed from the settings: its sessions go on for a while, and it gets
     /// no new ones.
     pub is_leaving: bool,
@@ -95,20 +103,26 @@ impl Tenant {
         let checks = checks.into_iter().chain(hosts).chain(origins).chain(headers);
         let mut wrong: Vec<Error> = checks.filter_map(Result::err).collect();
         let permissions = settings.permissions(name).map_err(|more| wrong.extend(more));
+        let audited_fields = settings.audit.fields(name).map_err(|more| wrong.extend(more));
+        let cluster_limits = settings.cluster_limits(name).map_err(|more| wrong.extend(more));
         let claims = permissions.iter().flatten().map(Permissions::claims).next();
         let access =
             settings.access(name, claims.unwrap_or_default()).map_err(|more| wrong.extend(more));
-        let (Ok(access), Ok(permissions), true) = (access, permissions, wrong.is_empty()) else {
+        let (Ok(access), Ok(permissions), Ok(audited_fields), Ok(cluster_limits), true) =
+            (access, permissions, audited_fields, cluster_limits, wrong.is_empty())
+        else {
             return Err(wrong);
         };
         Ok(Self {
             name: name.into(),
             access,
             permissions: permissions.map(Arc::new),
+            audited_fields: audited_fields.into(),
             hosts: settings.hosts.clone(),
             allowed_origins: settings.allowed_origins.clone(),
             cors_headers: settings.cors_headers.iter().map(|n| n.to_ascii_lowercase()).collect(),
             sessions_max: settings.limits.sessions_max,
+            cluster_limits: (!cluster_limits.is_empty()).then(|| Arc::new(cluster_limits)),
             is_leaving: false,
         })
     }
@@ -122,10 +136,12 @@ impl Tenant {
             name,
             access: Access::Authenticated(Credentials::default()),
             permissions: None,
+            audited_fields: Arc::default(),
             hosts: Vec::new(),
             allowed_origins: Vec::new(),
             cors_headers: Vec::new(),
             sessions_max,
+            cluster_limits: None,
             is_leaving: false,
         }
     }
@@ -148,7 +164,7 @@ impl Principal {
     }
 
     /// The name given to [`Principal::named`], for another node of the cluster; empty for the
-    /// anonymous principal. Must not be logged.
+    /// anonymous principal. Must not be logged; only audit records have it.
     pub fn name(&self) -> &str {
         &self.0
     }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::shown;
+use crate::rates;
 use crate::{
-    Access, Auth, ClaimValues, Credentials, Error, KeySettings, Keys, OauthRules, OauthSettings,
-    PermissionSettings, Permissions,
+    Access, AuditSettings, Auth, ClaimValues, ClusterLimits, Credentials, Error, KeySettings, Keys,
+    OauthRules, OauthSettings, PermissionSettings, Permissions, RateSettings,
 };
 
 /// The settings of a tenant.
@@ -24,6 +25,10 @@ pub struct Settings {
     pub oauth: OauthSettings,
     /// Rules that say what clients may do, by name. Without any they may do everything.
     pub permissions: BTreeMap<String, PermissionSettings>,
+    /// What audit records have of payloads.
+    pub audit: AuditSettings,
+    /// The rates of requests, by name.
+    pub rates: BTreeMap<String, RateSettings>,
     /// Host names at which the endpoint is also served, at `/mcp` without the name of the tenant.
     pub hosts: Vec<String>,
     /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
@@ -46,6 +51,20 @@ impl Settings {
         // Without `auth` that is the error.
         let has_tokens = self.auth.as_ref().is_none_or(|auth| auth.has("oauth"));
         Permissions::new(name, &self.permissions, has_tokens)
+    }
+
+    /// What the tenant may have in the whole cluster, or all errors in that.
+    pub(crate) fn cluster_limits(&self, name: &str) -> Result<ClusterLimits, Vec<Error>> {
+        let has = |word| self.auth.as_ref().is_some_and(|auth| auth.has(word));
+        // Without `auth` nothing is known of the clients, which is an error of its own.
+        let (is_known, has_keys) = (self.auth.is_some(), has("keys"));
+        let rates = rates::read(name, &self.rates, !has("open"), has_keys || !is_known)?;
+        Ok(ClusterLimits {
+            rates,
+            exchanges_max: self.limits.cluster_exchanges_max,
+            sessions_max: self.limits.cluster_sessions_max,
+            streams_max: self.limits.cluster_streams_max,
+        })
     }
 
     /// Who may use the endpoint, or all errors in that. `claims`: the values of claims that count.
@@ -121,6 +140,13 @@ pub struct Limits {
     /// `front.bodies_bytes_max`. At the bound the slowest body of the tenant is answered 408 to make
     /// room. Without a value, half of the node's; all of it if the node has only one tenant.
     pub bodies_bytes_max: Option<usize>,
+    /// Maximum number of the tenant's requests that are in flight in the whole cluster. `None`: no limit
+    /// but those of sessions and nodes.
+    pub cluster_exchanges_max: Option<u32>,
+    /// Maximum number of sessions of the tenant in the whole cluster.
+    pub cluster_sessions_max: Option<u32>,
+    /// Maximum number of the tenant's open GET streams in the whole cluster.
+    pub cluster_streams_max: Option<u32>,
 }
 
 impl Limits {
@@ -130,6 +156,9 @@ impl Limits {
             ("limits.children_max", self.children_max),
             ("limits.session_bytes_max", self.session_bytes_max),
             ("limits.bodies_bytes_max", self.bodies_bytes_max),
+            ("limits.cluster_exchanges_max", self.cluster_exchanges_max.map(|max| max as usize)),
+            ("limits.cluster_sessions_max", self.cluster_sessions_max.map(|max| max as usize)),
+            ("limits.cluster_streams_max", self.cluster_streams_max.map(|max| max as usize)),
         ];
         match limits.into_iter().find(|(_, limit)| *limit == Some(0)) {
             Some((limit, _)) => Err(Error::LimitZero { name: name.into(), limit }),
@@ -146,6 +175,9 @@ impl Default for Limits {
             session_bytes_max: None,
             session_bytes_min: None,
             bodies_bytes_max: None,
+            cluster_exchanges_max: None,
+            cluster_sessions_max: None,
+            cluster_streams_max: None,
         }
     }
 }
@@ -203,6 +235,8 @@ mod tests {
             keys: BTreeMap::new(),
             oauth: OauthSettings::default(),
             permissions: BTreeMap::new(),
+            audit: AuditSettings::default(),
+            rates: BTreeMap::new(),
             hosts: vec!["*.example".into()],
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
             cors_headers: vec!["*".into(), "x-fine".into()],

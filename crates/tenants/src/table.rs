@@ -136,7 +136,8 @@ impl TenantsOfThread {
         let copy = |tenant: &Arc<Tenant>| {
             let name: Arc<str> = Arc::from(&*tenant.name);
             let permissions = tenant.permissions.as_deref().map(|p| Arc::new(p.clone()));
-            Arc::new(Tenant { name, permissions, ..Tenant::clone(tenant) })
+            let cluster_limits = tenant.cluster_limits.as_deref().map(|l| Arc::new(l.clone()));
+            Arc::new(Tenant { name, permissions, cluster_limits, ..Tenant::clone(tenant) })
         };
         *self.copy.borrow_mut() = Table::new(self.shared.table().by_name.values().map(copy));
     }

@@ -64,6 +64,7 @@ fn record_of(
         bytes_out: RESULT.len() as u64,
         node: Arc::clone(node),
         owner: None,
+        trace: None,
     }
 }
 

@@ -1,11 +1,15 @@
 //! The smallest parts of a call that need no socket, no clock and no thread: reading envelopes,
-//! server-sent events, the steps of a session, and the record of an exchange.
+//! server-sent events, the steps of a session, the records of an exchange, its trace, and the limits of
+//! a tenant.
 //!
 //! The program `instructions` repeats one part under an instruction counter, and the benchmark
 //! `pure` times all of them. A count and a time with the same name are of the same work.
 
 mod access;
+mod audit;
 mod call;
+mod limits;
+mod traces;
 
 use std::hint::black_box;
 
@@ -32,12 +36,15 @@ pub struct Work {
     pub prepare: fn() -> Box<dyn FnMut()>,
 }
 
-/// Every work.
-pub const WORKS: [Work; 9] = [
+/// Every work whose count is compared.
+pub const WORKS: [Work; 12] = [
     Work { name: "access/all", prepare: || access::record(Access::All) },
     Work { name: "access/sampled", prepare: || access::record(Access::Sampled) },
+    Work { name: "audit/call", prepare: audit::records },
     Work { name: "envelope/call", prepare: || parse(Bytes::from_static(CALL)) },
     Work { name: "envelope/result_4k", prepare: || parse(result(4 << 10)) },
+    Work { name: "limits/decision", prepare: || limits::decision(1_000_000.0) },
+    Work { name: "limits/decision_low_rate", prepare: || limits::decision(100.0) },
     Work { name: "sse/encode", prepare: || encode(PROGRESS.into()) },
     Work { name: "sse/encode_4k", prepare: || encode(result(4 << 10)) },
     Work { name: "sse/decode", prepare: decode },
@@ -45,9 +52,17 @@ pub const WORKS: [Work; 9] = [
     Work { name: "session/call_with_10_progress", prepare: || call(10) },
 ];
 
+/// Works whose counts are not stored yet, and are not compared.
+pub const UNCOMPARED: [Work; 4] = [
+    Work { name: "trace/duration", prepare: traces::duration },
+    Work { name: "trace/not_taken", prepare: traces::not_taken },
+    Work { name: "trace/off", prepare: traces::off },
+    Work { name: "trace/taken", prepare: traces::taken },
+];
+
 /// The work of this name.
 pub fn named(name: &str) -> Option<&'static Work> {
-    WORKS.iter().find(|work| work.name == name)
+    WORKS.iter().chain(&UNCOMPARED).find(|work| work.name == name)
 }
 
 /// A tool's result with a text of so many bytes, with something to escape in each line.
@@ -99,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_work_can_be_repeated_and_is_found_by_its_name() {
-        for Work { name, .. } in &WORKS {
+        for Work { name, .. } in WORKS.iter().chain(&UNCOMPARED) {
             let mut work = (named(name).expect("found").prepare)();
             (0..100).for_each(|_| work());
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
+use tests::collector::Collector;
 use tests::mcp::{Client, final_response};
 use tests::metrics::{add_scraped, page};
 use tests::prometheus::Prometheus;
@@ -65,8 +66,9 @@ const ONLY_IN_TROUBLE: [&str; 41] = [
     "roundhouse_takeovers_failed_total",
 ];
 
-/// Three nodes that share a Redis: a tenant in process, and a tenant with a separate program.
-fn cluster(redis: &Redis) -> Result<Vec<Node>> {
+/// Three nodes that share a Redis, and trace everything: a tenant in process, and a tenant with a separate
+/// program.
+fn cluster(redis: &Redis, collector: &Collector) -> Result<Vec<Node>> {
     let config = format!(
         "[store]
          url = '{}'
@@ -88,7 +90,7 @@ fn cluster(redis: &Redis) -> Result<Vec<Node>> {
         redis.url(),
         tools::built("everything").display()
     );
-    (0..3).map(|_| Node::start(&Setup::config(config.clone()))).collect()
+    (0..3).map(|_| Node::start(&collector.of(Setup::config(config.clone())))).collect()
 }
 
 /// A session that uses one node after another, as behind a balancer without affinity.
@@ -178,8 +180,8 @@ fn asked(rule: &str) -> String {
 async fn every_panel_and_every_rule_has_something_to_say_of_a_cluster_in_a_hard_minute()
 -> Result<()> {
     let began = Instant::now();
-    let redis = Redis::start()?;
-    let mut nodes = cluster(&redis)?;
+    let (redis, collector) = (Redis::start()?, Collector::start().await?);
+    let mut nodes = cluster(&redis, &collector)?;
     let admins: Vec<String> = nodes.iter().map(|node| node.admin.clone()).collect();
     let admins: Vec<&str> = admins.iter().map(String::as_str).collect();
     let prometheus = Prometheus::start(&admins).await?;

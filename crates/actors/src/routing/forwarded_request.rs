@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ownership::{Incarnation, SessionRequest};
-use protocol::{Body, Message, SessionId};
+use protocol::{Body, Message, SessionId, TraceContext};
 use tenants::Principal;
 
 use super::messages::{
@@ -27,6 +27,8 @@ pub(crate) struct ForwardedRequest {
     /// receiver, and to reply whether the receiver has it. The sender drains, has just joined, or
     /// called in vain before.
     pub(crate) request: Option<SessionRequest>,
+    /// Where the request is in a trace.
+    pub(crate) trace: Option<Box<TraceContext>>,
 }
 
 /// The content of a call from a peer.
@@ -42,6 +44,8 @@ pub(super) enum Received {
     Operator(OperatorCall),
     /// Revocations that the peer knows.
     Revocations(messages::Revocations),
+    /// The demand of another node for limits of the cluster.
+    Limits(Bytes),
 }
 
 /// A call that its receiver relays without decoding it.
@@ -57,12 +61,13 @@ impl ForwardedRequest {
     /// Encodes a call for the owner.
     pub(crate) fn encode(
         caller: &Caller,
+        trace: Option<&TraceContext>,
         request: Option<&SessionRequest>,
         format: Format,
     ) -> Bytes {
         match format {
             Format::Legacy => legacy::encode_call(caller, request),
-            Format::Protobuf => messages::encode(&message(caller, request)),
+            Format::Protobuf => messages::encode(&message(caller, trace, request)),
         }
     }
 
@@ -70,6 +75,7 @@ impl ForwardedRequest {
     /// read the format.
     pub(crate) fn encode_relayed(
         caller: &Caller,
+        trace: Option<&TraceContext>,
         request: Option<&SessionRequest>,
         owner: Incarnation,
         format: Format,
@@ -77,7 +83,7 @@ impl ForwardedRequest {
         match format {
             Format::Legacy => legacy::encode_relayed(caller, request, owner),
             Format::Protobuf => {
-                let request = Some(message(caller, request));
+                let request = Some(message(caller, trace, request));
                 messages::encode(&RelayRequest {
                     relay: Some(RelayOut { owner: owner.0, request }),
                 })
@@ -101,6 +107,7 @@ impl ForwardedRequest {
             principal: Principal::named(&call.principal),
             session: SessionId::parse(&call.session)?,
             request,
+            trace: read_trace(call.trace),
         })
     }
 }
@@ -120,6 +127,7 @@ impl Received {
             RequestKind::Relay(relay) => Relayed::read(relay).map(Self::Relayed),
             RequestKind::Operator(call) => Some(Self::Operator(call)),
             RequestKind::Revocations(revocations) => Some(Self::Revocations(revocations)),
+            RequestKind::Limits(reports) => Some(Self::Limits(reports)),
         }
     }
 }
@@ -132,7 +140,16 @@ impl Relayed {
     }
 }
 
-fn message(caller: &Caller, request: Option<&SessionRequest>) -> Request {
+/// A text that no node writes is no trace.
+fn read_trace(text: Option<String>) -> Option<Box<TraceContext>> {
+    TraceContext::of_origin_text(&text?).map(Box::new)
+}
+
+fn message(
+    caller: &Caller,
+    trace: Option<&TraceContext>,
+    request: Option<&SessionRequest>,
+) -> Request {
     let kind = match request {
         Some(SessionRequest::Post { body, mirrored, again }) => CallKind::Post(Post {
             again: *again,
@@ -148,6 +165,7 @@ fn message(caller: &Caller, request: Option<&SessionRequest>) -> Request {
         principal: caller.principal.name().to_owned(),
         session: caller.session.as_str().to_owned(),
         kind: Some(kind),
+        trace: trace.map(TraceContext::origin_text),
     })
     .into()
 }
@@ -161,7 +179,12 @@ fn write_body(body: &Body) -> PostBody {
                 Ok(message) => MemberKind::Message(message.raw().clone()),
                 Err(rejection) => MemberKind::Rejection(Box::new(rejection.into())),
             };
-            let members = members.iter().map(|member| Member { kind: Some(kind(member)) });
+            let trace = |member: &Result<Message, protocol::Rejection>| match member {
+                Ok(Message::Request(request)) => request.trace.as_ref().map(|t| t.origin_text()),
+                _ => None,
+            };
+            let members =
+                members.iter().map(|one| Member { kind: Some(kind(one)), trace: trace(one) });
             PostBody::Batch(Batch { members: members.collect() })
         }
     }
@@ -169,7 +192,13 @@ fn write_body(body: &Body) -> PostBody {
 
 fn read_body(body: PostBody) -> Option<Body> {
     let member = |member: Member| match member.kind? {
-        MemberKind::Message(raw) => Message::parse(raw).ok().map(Ok),
+        MemberKind::Message(raw) => {
+            let mut message = Message::parse(raw).ok()?;
+            if let Message::Request(request) = &mut message {
+                request.trace = read_trace(member.trace);
+            }
+            Some(Ok(message))
+        }
         MemberKind::Rejection(rejection) => rejection.read().map(Err),
     };
     match body {
@@ -255,8 +284,8 @@ mod tests {
     #[test]
     fn a_call_arrives_as_it_was_sent() {
         for (format, request) in sent() {
-            let call =
-                decode(ForwardedRequest::encode(&caller(), request.as_ref(), format)).unwrap();
+            let call = decode(ForwardedRequest::encode(&caller(), None, request.as_ref(), format))
+                .unwrap();
             assert_eq!(&*call.tenant, "acme");
             assert_eq!(call.principal, Principal::named("ada"));
             assert_eq!(call.session, caller().session);
@@ -268,7 +297,8 @@ mod tests {
     fn an_anonymous_principal_stays_anonymous() {
         let caller = Caller { principal: Principal::anonymous(), ..caller() };
         for format in Format::ALL {
-            let bytes = ForwardedRequest::encode(&caller, Some(&SessionRequest::Delete), format);
+            let bytes =
+                ForwardedRequest::encode(&caller, None, Some(&SessionRequest::Delete), format);
             assert!(decode(bytes).unwrap().principal.is_anonymous());
         }
     }
@@ -277,7 +307,8 @@ mod tests {
     fn a_refused_member_of_a_batch_stays_refused() {
         for format in Format::ALL {
             let call =
-                decode(ForwardedRequest::encode(&caller(), Some(&post(BATCH)), format)).unwrap();
+                decode(ForwardedRequest::encode(&caller(), None, Some(&post(BATCH)), format))
+                    .unwrap();
             let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
             let refused: Vec<_> = members.iter().filter_map(|m| m.as_ref().err()).collect();
             assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
@@ -287,11 +318,11 @@ mod tests {
     #[test]
     fn a_payload_is_a_slice_of_the_received_bytes() {
         for format in Format::ALL {
-            let bytes = ForwardedRequest::encode(&caller(), requests()[0].as_ref(), format);
+            let bytes = ForwardedRequest::encode(&caller(), None, requests()[0].as_ref(), format);
             let call = decode(bytes.clone()).unwrap();
             let Body::One(message) = body_of(call.request) else { panic!("a batch") };
             assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
-            let bytes = ForwardedRequest::encode(&caller(), requests()[1].as_ref(), format);
+            let bytes = ForwardedRequest::encode(&caller(), None, requests()[1].as_ref(), format);
             let call = decode(bytes.clone()).unwrap();
             let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
             for message in members.iter().flatten() {
@@ -305,6 +336,7 @@ mod tests {
         for (format, request) in sent() {
             let relayed = ForwardedRequest::encode_relayed(
                 &caller(),
+                None,
                 request.as_ref(),
                 Incarnation(7),
                 format,
@@ -314,7 +346,7 @@ mod tests {
             assert_eq!(passed_on.owner, Incarnation(7));
             assert_eq!(
                 passed_on.call,
-                ForwardedRequest::encode(&caller(), request.as_ref(), format)
+                ForwardedRequest::encode(&caller(), None, request.as_ref(), format)
             );
             assert!(relayed.as_ptr_range().contains(&passed_on.call.as_ptr()));
             assert!(decode_relayed(passed_on.call).is_none());
@@ -332,7 +364,7 @@ mod tests {
     #[test]
     fn a_call_with_a_second_hop_is_rejected() {
         let delete = Some(&SessionRequest::Delete);
-        let mut bytes = ForwardedRequest::encode(&caller(), delete, Format::Legacy).to_vec();
+        let mut bytes = ForwardedRequest::encode(&caller(), None, delete, Format::Legacy).to_vec();
         bytes[1] += 1;
         assert!(Received::decode(bytes.into()).is_none());
     }
@@ -340,7 +372,7 @@ mod tests {
     #[test]
     fn a_truncated_or_extended_call_is_rejected() {
         for (format, request) in sent() {
-            let bytes = ForwardedRequest::encode(&caller(), request.as_ref(), format);
+            let bytes = ForwardedRequest::encode(&caller(), None, request.as_ref(), format);
             for length in 0..bytes.len() {
                 assert!(
                     Received::decode(bytes.slice(..length)).is_none(),
@@ -354,7 +386,7 @@ mod tests {
     #[test]
     fn a_field_that_a_later_program_adds_is_ignored() {
         for request in requests() {
-            let mut call = message(&caller(), request.as_ref());
+            let mut call = message(&caller(), None, request.as_ref());
             let bytes = [&messages::encode(&call)[..], b"\xFA\x01\x03new"].concat();
             assert!(decode(bytes.into()).is_some());
             // Protocol Buffers merge fields: this adds to the call itself.
@@ -368,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_call_with_an_invalid_session_id_is_rejected() {
-        let Some(RequestKind::Call(mut call)) = message(&caller(), None).kind else {
+        let Some(RequestKind::Call(mut call)) = message(&caller(), None, None).kind else {
             panic!("no call")
         };
         for session in ["", "a b", "\u{e9}", &"x".repeat(10_000)] {
@@ -380,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_call_with_an_empty_batch_is_rejected() {
-        let Some(RequestKind::Call(mut call)) = message(&caller(), None).kind else {
+        let Some(RequestKind::Call(mut call)) = message(&caller(), None, None).kind else {
             panic!("no call")
         };
         let body = Some(PostBody::Batch(Batch { members: Vec::new() }));
@@ -398,8 +430,8 @@ mod tests {
             for format in Format::ALL {
                 let request = &requests()[which];
                 let (caller, request, owner) = (caller(), request.as_ref(), Incarnation(7));
-                let relayed = ForwardedRequest::encode_relayed(&caller, request, owner, format);
-                for whole in [ForwardedRequest::encode(&caller, request, format), relayed] {
+                let relayed = ForwardedRequest::encode_relayed(&caller, None, request, owner, format);
+                for whole in [ForwardedRequest::encode(&caller, None, request, format), relayed] {
                     let mut spoilt = whole.to_vec();
                     let at = at % spoilt.len();
                     spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());

@@ -16,7 +16,7 @@ use super::operator_messages::OperatorCall;
 /// A message that one node sends to make a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
-    #[prost(oneof = "RequestKind", tags = "1, 2, 3, 4, 10")]
+    #[prost(oneof = "RequestKind", tags = "1, 2, 3, 4, 10, 11")]
     pub(super) kind: Option<RequestKind>,
 }
 
@@ -38,6 +38,9 @@ pub(super) enum RequestKind {
     /// An operator asks for something.
     #[prost(message, tag = "10")]
     Operator(OperatorCall),
+    /// Demand for limits of the cluster, as [`crate::limits`] encodes it. Since version 4.
+    #[prost(bytes = "bytes", tag = "11")]
+    Limits(Bytes),
 }
 
 /// A request of a caller for a session.
@@ -51,6 +54,9 @@ pub(super) struct Call {
     pub(super) session: String,
     #[prost(oneof = "CallKind", tags = "4, 5, 6, 7")]
     pub(super) kind: Option<CallKind>,
+    /// Where the request is in a trace, as a `traceparent`.
+    #[prost(string, optional, tag = "8")]
+    pub(super) trace: Option<String>,
 }
 
 /// The kind of a request.
@@ -102,6 +108,9 @@ pub(super) struct Batch {
 pub(super) struct Member {
     #[prost(oneof = "MemberKind", tags = "1, 2")]
     pub(super) kind: Option<MemberKind>,
+    /// Where the request is in a trace, as a `traceparent`.
+    #[prost(string, optional, tag = "3")]
+    pub(super) trace: Option<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -325,6 +334,9 @@ pub(super) struct Rejection {
     /// The id of the rejected request, as JSON.
     #[prost(string, optional, tag = "3")]
     id: Option<String>,
+    /// The `data` of the error, as JSON.
+    #[prost(string, optional, tag = "4")]
+    data: Option<String>,
 }
 
 /// Every code, at the position that is its number.
@@ -388,6 +400,7 @@ impl From<&protocol::Rejection> for Rejection {
             code: code.map_or(0, |position| position as u32 + 1),
             message: rejection.message.clone(),
             id: rejection.id.as_ref().map(RequestId::to_json),
+            data: rejection.data.as_deref().map(str::to_owned),
         }
     }
 }
@@ -400,6 +413,7 @@ impl Rejection {
             Some(id) => Some(RequestId::from_json(&id)?),
             None => None,
         };
-        Some(protocol::Rejection::new(code, self.message).of(id))
+        let data = self.data.map(String::into_boxed_str);
+        Some(protocol::Rejection { data, ..protocol::Rejection::new(code, self.message) }.of(id))
     }
 }

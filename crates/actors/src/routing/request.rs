@@ -17,6 +17,7 @@ use conversation::Refusal;
 use ownership::retry::{Retry, Wait};
 use ownership::route::{RouteState, RouteStep, TakeOverAnswer, is_progress};
 use ownership::{Incarnation, SessionRequest};
+use protocol::TraceContext;
 
 use super::forwarded_request::ForwardedRequest;
 use super::{Format, reply_codec};
@@ -62,6 +63,8 @@ pub(crate) struct RoutedRequest {
     /// The bytes of the request while no session of this node has it: it stays here, in case that
     /// its owner is lost. A session of this node counts them itself.
     request_bytes: Option<Held>,
+    /// Where the request is in a trace; its next owner goes on with it.
+    trace: Option<Box<TraceContext>>,
     /// The peer that has or had the request; `None` for this node.
     owner: Option<Incarnation>,
     /// What logs say of the session, once a reply said it.
@@ -145,7 +148,9 @@ impl RoutedRequest {
     }
 
     fn new(node: &Arc<Node>, caller: Caller, route: RouteState, state: State) -> Self {
+        let trace = route.request().trace().map(|trace| Box::new(*trace));
         Self {
+            trace,
             node: Arc::clone(node),
             caller,
             route,
@@ -385,15 +390,17 @@ impl RoutedRequest {
 
     /// Sends a call to another node, through a relay if that node is unreachable.
     fn send(&self, peer: &Peer, request: Option<&SessionRequest>) -> ForwardedCall {
+        let (caller, trace) = (&self.caller, self.trace.as_deref());
         match self.node.relay(peer, self.retry.tries()) {
             Some(relay) => {
                 metrics::RELAYS.inc();
                 let format = Format::read_by(peer).min(Format::read_by(&relay));
                 let owner = peer.incarnation();
-                relay.call(ForwardedRequest::encode_relayed(&self.caller, request, owner, format))
+                relay.call(ForwardedRequest::encode_relayed(caller, trace, request, owner, format))
             }
             None => {
-                peer.call(ForwardedRequest::encode(&self.caller, request, Format::read_by(peer)))
+                let format = Format::read_by(peer);
+                peer.call(ForwardedRequest::encode(caller, trace, request, format))
             }
         }
     }
@@ -500,6 +507,7 @@ impl Drop for RoutedRequest {
             drain_signal: None,
             lingers: true,
             request_bytes: self.request_bytes.take(),
+            trace: self.trace.take(),
             owner: self.owner,
             handshake: None,
         };

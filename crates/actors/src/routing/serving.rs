@@ -9,15 +9,20 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use cluster::{CallError, ForwardedCall, PeerCallHandler, Replies};
 use conversation::{Answer, Refusal};
+use ownership::SessionRequest;
+use protocol::{Body, Message, TraceContext};
+use telemetry::Span;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::forwarded_request::{ForwardedRequest, Received, Relayed};
+use super::sharing::Members;
 use super::{Format, operator_calls, reply_codec, revocation_codec};
 use crate::ReplyEvent;
 use crate::metrics;
 use crate::node::{Entry, Node};
 use crate::session::LocalReply;
+use crate::spans::begin_owner_span;
 use crate::takeover::{Found, Identity, find_session};
 
 /// Handles the calls of peers as long as the node exists.
@@ -49,19 +54,28 @@ impl PeerCallHandler for PeerService {
                 let known = node.context.cluster.revocations();
                 return Some(revocation_codec::receive(known, received));
             }
+            Some(Received::Limits(reports)) => {
+                let members = Members::of(&node.context.cluster);
+                return Some(Box::new(OneReply(node.limits.answer(reports, &members.all))));
+            }
             None => {
                 tracing::error!("undecodable call from a peer; check the versions of all nodes");
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
             }
         };
-        let ForwardedRequest { tenant, principal, session, request } = call;
+        let ForwardedRequest { tenant, principal, session, request, trace } = call;
         let replies: Box<dyn Replies> = match request {
-            Some(request) => match node.enter(&tenant, &principal, &session, request, true) {
-                Entry::Entered(reply) => Box::new(EncodedReply::new(reply, format)),
-                // The request was not started; the caller locates the session again.
-                Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
-                Entry::Refused(refusal) => Box::new(Refused(Some(refusal), format)),
-            },
+            Some(mut request) => {
+                let span = trace.and_then(|trace| begin_span(&node, *trace, &mut request));
+                match node.enter(&tenant, &principal, &session, request, true) {
+                    Entry::Entered(reply) => {
+                        Box::new(EncodedReply::new(reply, format).within(span))
+                    }
+                    // The request was not started; the caller locates the session again.
+                    Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
+                    Entry::Refused(refusal) => Box::new(Refused(Some(refusal), format)),
+                }
+            }
             // A task on the runtime of the peer links: the result is polled by the thread that
             // writes to the peer, which may be any thread.
             None => Box::new(RequestedClaim(
@@ -82,6 +96,19 @@ impl PeerCallHandler for PeerService {
         metrics::SERVED.inc();
         Some(replies)
     }
+}
+
+/// Begins the span of this node, and moves the request into it.
+fn begin_span(node: &Node, trace: TraceContext, request: &mut SessionRequest) -> Option<Span> {
+    request.set_trace(Some(Box::new(trace)));
+    let posted = match &*request {
+        SessionRequest::Post { body: Body::One(Message::Request(request)), .. } => Some(request),
+        _ => None,
+    };
+    let mut span = begin_owner_span(&node.context.traces, posted, &trace)?;
+    span.set("roundhouse.node", node.context.cluster.name().to_string());
+    request.set_trace(Some(Box::new(TraceContext { span: span.at().span, ..trace })));
+    Some(span)
 }
 
 type Reply = Poll<Option<Result<Bytes, CallError>>>;
@@ -107,11 +134,17 @@ pub(super) struct EncodedReply {
     format: Format,
     /// Whether an event was encoded: the first one says what logs say of the session.
     has_begun: bool,
+    /// The span of this node, which ends with the reply.
+    _span: Option<Span>,
 }
 
 impl EncodedReply {
     pub(super) fn new(reply: LocalReply, format: Format) -> Self {
-        Self { reply, format, has_begun: false }
+        Self { reply, format, has_begun: false, _span: None }
+    }
+
+    fn within(self, span: Option<Span>) -> Self {
+        Self { _span: span, ..self }
     }
 }
 
@@ -164,6 +197,19 @@ impl Replies for RequestedClaim {
 /// The result of the spawned task; a panic was already logged and becomes `Unavailable`.
 pub(super) fn outcome<T>(joined: Result<Result<T, Refusal>, JoinError>) -> Result<T, Refusal> {
     joined.unwrap_or(Err(Refusal::Unavailable))
+}
+
+/// One reply, if there is any.
+struct OneReply(Option<Bytes>);
+
+impl Replies for OneReply {
+    fn poll_next(&mut self, _context: &mut Context<'_>) -> Reply {
+        Poll::Ready(self.0.take().map(Ok))
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_none()
+    }
 }
 
 /// A reply that refuses a call.

@@ -29,6 +29,7 @@ use super::message::SessionMessage;
 use super::pump::Pump;
 use super::record::PendingRecord;
 use super::relief::Relief;
+use super::server_calls::ServerCalls;
 use super::sinks::Sinks;
 use crate::clock;
 use crate::metrics::{self, End, Hold};
@@ -50,6 +51,7 @@ pub(crate) struct SessionActor {
     pub(super) life: Life,
     pub(super) sinks: Sinks,
     pub(super) link: LinkState,
+    pub(super) server_calls: ServerCalls,
     /// The backend of the link that was opened last. It is kept until the next one is opened, so its
     /// address tells it from each later one.
     pub(super) backend: Option<Arc<dyn Backend>>,
@@ -63,7 +65,7 @@ pub(crate) struct SessionActor {
     /// The arrival time of the latest request of a client.
     pub(super) touched: Millis,
     /// When the session began at this node.
-    since: Millis,
+    pub(super) began: Millis,
     /// Whether the session ends once no request is in flight.
     is_draining: bool,
     /// How long the node has not been allowed to act for the session.
@@ -128,13 +130,14 @@ impl SessionActor {
             life,
             sinks,
             link: LinkState::Down,
+            server_calls: ServerCalls::default(),
             backend: None,
             timer: Timer::new(now),
             following: ThinVec::new(),
             parked_effects,
             deferred: DeferredMessages::default(),
             touched: now,
-            since: now,
+            began: now,
             is_draining: false,
             lapse: LeaseLapse::default(),
             timer_fired: false,
@@ -429,7 +432,7 @@ impl SessionActor {
         let now = clock::now();
         let secs_since = |time: Millis| now.0.saturating_sub(time.0) / 1_000;
         Activity {
-            at_node_secs: secs_since(self.since),
+            at_node_secs: secs_since(self.began),
             idle_secs: secs_since(self.touched),
             requests: self.session.exchanges() as u64,
             streams: self.sinks.count_open() as u64,

@@ -21,6 +21,7 @@ use super::record;
 use crate::clock;
 use crate::metrics::{self, End};
 use crate::reply::Sink;
+use crate::session_durations::count_session;
 
 /// How long a session tries to write its end or its release, in milliseconds. After that a session
 /// to be released is left to be claimed. For an ended session, DELETEs are answered with an unknown
@@ -210,6 +211,8 @@ impl SessionActor {
     /// Refuses waiting requests and closes streams. DELETEs that wait for the end stay.
     fn close_connections(&mut self, end: End) {
         metrics::count_ended_session(end);
+        let lasted = clock::now().0.saturating_sub(self.began.0);
+        count_session(self.session.revision(), end, lasted);
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
         let pending_record = self.life.pending_record();
@@ -226,6 +229,7 @@ impl SessionActor {
         if let Some(pending_record) = pending_record {
             pending_record.recorded = None;
         }
+        self.server_calls.close();
         self.link = LinkState::Down;
         self.following.clear();
         self.parked_effects.clear();

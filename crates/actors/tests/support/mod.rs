@@ -284,6 +284,7 @@ impl World {
             tenant_sessions_max,
             tenant_labels: telemetry::TenantLabels::default(),
             digest_secrets: Vec::new(),
+            traces: telemetry::Traces::default(),
         });
         Self {
             handle,

@@ -102,7 +102,12 @@ pub(crate) fn access_log() -> &'static AccessLog {
 
 fn reporting() -> Reporting {
     let labels = TenantLabels::new(["demo".into()], 1);
-    Reporting { access_log: access_log().clone(), node: "here".into(), labels }
+    Reporting {
+        access_log: access_log().clone(),
+        node: "here".into(),
+        labels,
+        ..Reporting::default()
+    }
 }
 
 fn tenant(name: &str) -> Tenant {

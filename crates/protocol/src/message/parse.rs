@@ -160,6 +160,7 @@ fn parse_one(whole: &Bytes, text: &str) -> Result<Message, Rejection> {
         (Some(method), Some(id)) => Ok(Message::Request(Request {
             method: Method::from(&*method),
             id,
+            trace: None,
             id_at: id_at.unwrap_or_default(),
             params,
             raw,

@@ -59,6 +59,10 @@ pub struct Settings {
     pub sessions: actors::Settings,
     /// `[log]`: what is logged, and in which format.
     pub log: telemetry::Settings,
+    /// `[audit]`: the audit log.
+    pub audit: audit::Settings,
+    /// `[otlp]`: the collector that gets spans and metrics.
+    pub otlp: telemetry::OtlpSettings,
     /// `[tenants.X]`: the tenants and their servers.
     pub tenants: BTreeMap<String, TenantSettings>,
 }
@@ -165,6 +169,9 @@ impl Settings {
         keys.remove("tenants.*.permissions");
         let rule = tenants::PermissionSettings::default();
         shape::leaves("tenants.*.permissions.*", &rule, &mut keys);
+        keys.remove("tenants.*.rates");
+        let rate = tenants::RateSettings::default();
+        shape::leaves("tenants.*.rates.*", &rate, &mut keys);
         keys.insert("tenants.*.backends.*.kind".into(), serde_json::Value::Null);
         shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
         shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
@@ -241,9 +248,11 @@ impl Settings {
         let key = Shape::of(&tenants::KeySettings::default());
         let rule = Shape::of(&tenants::PermissionSettings::default())
             .with("claims", Shape::Named(Box::new(Shape::List)));
+        let rate = Shape::of(&tenants::RateSettings::default());
         let tenant = Shape::of(&tenants::Settings::default())
             .with("keys", Shape::Named(Box::new(key)))
             .with("permissions", Shape::Named(Box::new(rule)))
+            .with("rates", Shape::Named(Box::new(rate)))
             .with("rerun", Shape::Text)
             .with("idle_stop_secs", Shape::Number)
             .with("backends", backends);

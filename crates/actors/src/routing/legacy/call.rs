@@ -87,7 +87,7 @@ pub(crate) fn decode_call(bytes: Bytes) -> Option<ForwardedRequest> {
         3 => None,
         _ => return None,
     };
-    reader.finish(ForwardedRequest { tenant, principal, session, request })
+    reader.finish(ForwardedRequest { tenant, principal, session, request, trace: None })
 }
 
 pub(crate) fn decode_relayed(bytes: Bytes) -> Option<Relayed> {

@@ -1,0 +1,215 @@
+//! One limit at this node, which its threads share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use budget::limit::{CountOfNode, Grant, Rate, RateOfNode, Refused};
+use tokio::sync::Notify;
+
+use super::wire::LimitReport;
+
+/// A thread takes the tokens of so much time at once, so that it does not ask for each request.
+const BATCH: Duration = Duration::from_millis(5);
+
+/// A rate at this node.
+#[derive(Debug)]
+pub struct RateEntry {
+    id: u128,
+    pub(super) tenant: u64,
+    /// `None` once it was forgotten.
+    state: Mutex<Option<RateOfNode>>,
+    wanted: Arc<Notify>,
+}
+
+/// What a thread gets of a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// So many tokens.
+    Tokens(u32),
+    /// None.
+    Refused(Refused),
+    /// The entry was forgotten: there is a new one, or none.
+    Forgotten,
+}
+
+impl RateEntry {
+    pub(super) fn new(id: u128, tenant: u64, state: RateOfNode, wanted: &Arc<Notify>) -> Self {
+        Self { id, tenant, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+    }
+
+    /// Takes a token for a request, and others for the next ones of the thread. `asked` requests have
+    /// asked since the last time, with this one. `threads` take from the rate.
+    pub fn take(&self, asked: u32, unused: u32, threads: usize, now: Duration) -> Taken {
+        let mut guard = self.state();
+        let Some(state) = guard.as_mut() else { return Taken::Forgotten };
+        state.give_back(unused, now);
+        let batch = state.per_sec(now) * BATCH.as_secs_f64() / threads.max(1) as f64;
+        match state.take((batch as u32).max(1), asked, now) {
+            Ok(tokens) => Taken::Tokens(tokens),
+            Err(refused) => {
+                if state.is_new() {
+                    drop(guard);
+                    self.wanted.notify_one();
+                }
+                Taken::Refused(refused)
+            }
+        }
+    }
+
+    /// When there may be a token again.
+    pub fn retry_after(&self) -> Duration {
+        self.state().as_ref().map_or(Duration::ZERO, RateOfNode::retry_after)
+    }
+
+    pub(super) fn change(&self, rate: Rate, nodes: usize, now: Duration) {
+        if let Some(state) = self.state().as_mut()
+            && state.rate() != rate
+        {
+            state.change(rate, nodes, now);
+        }
+    }
+
+    pub(super) fn update(&self, nodes: usize, now: Duration) {
+        if let Some(state) = self.state().as_mut() {
+            state.change(state.rate(), nodes, now);
+        }
+    }
+
+    /// Forgets the entry if nothing is lost with it. Returns whether it did.
+    pub(super) fn forget(&self, now: Duration) -> bool {
+        let mut state = self.state();
+        if state.as_ref().is_some_and(|state| state.is_forgettable(now)) {
+            *state = None;
+        }
+        state.is_none()
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        self.state().as_ref().is_some_and(RateOfNode::is_new)
+    }
+
+    pub(super) fn report(&self, now: Duration) -> Option<LimitReport> {
+        let mut state = self.state();
+        let state = state.as_mut()?;
+        let Rate { per_sec, burst } = state.rate();
+        Some(LimitReport::new(self.id, state.report(now)?, per_sec, burst))
+    }
+
+    pub(super) fn grant(&self, grant: Grant, reported_at: Duration, now: Duration) {
+        if let Some(state) = self.state().as_mut() {
+            state.grant(grant, reported_at, now);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<RateOfNode>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A count at this node.
+#[derive(Debug)]
+pub struct CountEntry {
+    pub(super) id: u128,
+    pub(super) tenant: u64,
+    /// `None` once it was forgotten.
+    state: Mutex<Option<CountOfNode>>,
+    wanted: Arc<Notify>,
+}
+
+/// One of what a count limits. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Counted {
+    entry: Arc<CountEntry>,
+    started: std::time::Instant,
+    at: Duration,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let now = self.at + self.started.elapsed();
+        if let Some(state) = self.entry.state().as_mut() {
+            state.give_back(now);
+        }
+    }
+}
+
+impl CountEntry {
+    pub(super) fn new(id: u128, tenant: u64, state: CountOfNode, wanted: &Arc<Notify>) -> Self {
+        Self { id, tenant, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+    }
+
+    /// Takes one. `None`: the entry was forgotten.
+    pub fn take(self: &Arc<Self>, now: Duration) -> Option<Result<Counted, Refused>> {
+        let taken = self.ask(now, CountOfNode::take)?;
+        let entry = Arc::clone(self);
+        Some(taken.map(|()| Counted { entry, started: std::time::Instant::now(), at: now }))
+    }
+
+    /// Whether there may be one more, which another part counts.
+    pub fn allows(&self, now: Duration) -> Option<Result<(), Refused>> {
+        // Counted here at once: others may ask before the other part counts it.
+        self.ask(now, CountOfNode::take)
+    }
+
+    fn ask(
+        &self,
+        now: Duration,
+        ask: impl FnOnce(&mut CountOfNode, Duration) -> Result<(), Refused>,
+    ) -> Option<Result<(), Refused>> {
+        let mut guard = self.state();
+        let state = guard.as_mut()?;
+        let taken = ask(state, now);
+        if taken == Err(Refused::Wait) && state.is_new() {
+            drop(guard);
+            self.wanted.notify_one();
+        }
+        Some(taken)
+    }
+
+    pub(super) fn set_held(&self, held: u64, now: Duration) {
+        if let Some(state) = self.state().as_mut() {
+            state.set_held(held, now);
+        }
+    }
+
+    pub(super) fn change(&self, max: u64, nodes: usize) {
+        if let Some(state) = self.state().as_mut() {
+            state.change(max, nodes);
+        }
+    }
+
+    pub(super) fn update(&self, nodes: usize) {
+        if let Some(state) = self.state().as_mut() {
+            state.change(state.max(), nodes);
+        }
+    }
+
+    /// Forgets the entry if nothing is lost with it. Returns whether it did.
+    pub(super) fn forget(&self, now: Duration) -> bool {
+        let mut state = self.state();
+        if state.as_ref().is_some_and(|state| state.is_forgettable(now)) {
+            *state = None;
+        }
+        state.is_none()
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        self.state().as_ref().is_some_and(CountOfNode::is_new)
+    }
+
+    pub(super) fn report(&self, now: Duration) -> Option<LimitReport> {
+        let mut state = self.state();
+        let state = state.as_mut()?;
+        Some(LimitReport::new(self.id, state.report(now)?, 0.0, state.max() as f64))
+    }
+
+    pub(super) fn grant(&self, grant: Grant, reported_at: Duration, now: Duration) {
+        if let Some(state) = self.state().as_mut() {
+            state.grant(grant, reported_at, now);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<CountOfNode>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,263 @@
+//! The two handles of the audit log: of a node, and of one thread that serves clients.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use telemetry::{Readiness, TenantLabels};
+
+use crate::bounds::Limited;
+use crate::entry::{CallId, Entry, Kind};
+use crate::metrics::LeftOut;
+use crate::queue::{Full, Queue};
+use crate::shared::Shared;
+use crate::sink::Sink;
+use crate::written::{Held, Written};
+use crate::{Error, Settings, To, WhenFull, writer};
+
+/// How long the end of the node waits for the writer.
+const CLOSE: Duration = Duration::from_secs(3);
+
+/// Records of calls that are over may exceed the bounds so many times: such a call began within them.
+const ENDING_TIMES: usize = 2;
+
+/// The audit log of a node. Cheap to clone; all clones are of one log.
+#[derive(Clone, Default)]
+pub struct Audit(Option<Arc<Shared>>);
+
+/// The audit log as one thread that serves clients uses it. Cheap to clone within the thread.
+#[derive(Clone, Default)]
+pub struct Recorder(Option<Arc<Queue>>);
+
+/// A record that was taken: [`Recorder::written`] waits until it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(Option<u64>);
+
+impl Audit {
+    /// Opens the destination and starts the thread that writes. Nothing is opened for a log that is
+    /// off. `node` is the node's name, which each record has.
+    pub fn start(settings: &Settings, node: &str, labels: TenantLabels) -> Result<Self, Error> {
+        if settings.to == To::Off {
+            return Ok(Self(None));
+        }
+        let sink = Sink::open(settings)?;
+        let shared = Arc::new(Shared::new(settings, node, labels));
+        let of_writer = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("audit".into());
+        thread.spawn(move || writer::run(&of_writer, sink)).map_err(Error::Thread)?;
+        Ok(Self(Some(shared)))
+    }
+
+    /// A log whose records stay in its queues until [`Recorder::take_all`], for measurements.
+    pub fn collecting(settings: &Settings) -> Self {
+        Self(Some(Arc::new(Shared::new(settings, "n1", TenantLabels::default()))))
+    }
+
+    /// Whether records are made.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Shows in this state whether records can be written.
+    pub fn report_to(&self, readiness: Readiness) {
+        if let Some(shared) = &self.0 {
+            shared.report_to(readiness);
+        }
+    }
+
+    /// A recorder for one thread. Make one for each thread, and not one for each record.
+    pub fn recorder(&self) -> Recorder {
+        Recorder(self.0.as_ref().map(Shared::add_queue))
+    }
+
+    /// Writes what waits, and ends the writer. Blocks for at most three seconds.
+    pub fn close(&self) {
+        if let Some(shared) = &self.0
+            && !shared.close(CLOSE)
+        {
+            let bytes = shared.total.bytes();
+            tracing::error!(bytes, "audit records were lost: they could not be written in time");
+        }
+    }
+
+    /// Closes the log when this is dropped.
+    pub fn closing(&self) -> impl Drop + use<> {
+        Closing(self.clone())
+    }
+}
+
+struct Closing(Audit);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Recorder {
+    /// Whether records are made. If not, there is no need to collect what is known.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// An id for a call.
+    pub fn next_call(&self) -> CallId {
+        self.0.as_ref().map_or(CallId(0), |queue| queue.next_call())
+    }
+
+    /// Records a call that is about to be dispatched: do so when [`Recorder::written`] has resolved.
+    /// Waits for room at most as long as calls are held.
+    pub async fn begin(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Held> {
+        self.admit(Kind::Begin, tenant, entry).await
+    }
+
+    /// Records a message without a response, or the end of a session, that is about to be dispatched.
+    pub async fn message(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Held> {
+        self.admit(Kind::Message, tenant, entry).await
+    }
+
+    /// Waits until the record is written. With `when_full = "block"` a record that is not written in
+    /// time is an error: the call must not be dispatched.
+    pub async fn written(&self, ticket: Ticket) -> Result<(), Held> {
+        let (Some(queue), Some(batch)) = (&self.0, ticket.0) else { return Ok(()) };
+        let written = Written::new(queue, batch, None).await;
+        if written.is_err() {
+            queue.shared().set_late();
+            if queue.shared().settings.when_full == WhenFull::Drop {
+                return Ok(());
+            }
+        }
+        written
+    }
+
+    /// Records the outcome of a call.
+    pub fn end(&self, tenant: &Arc<str>, entry: &Entry<'_>) {
+        self.add(Kind::End, tenant, entry);
+    }
+
+    /// Records a request that was not dispatched. Of each tenant at most `refusals_per_sec`.
+    pub fn refused(&self, tenant: &Arc<str>, entry: &Entry<'_>) {
+        self.add_limited(Kind::Refused, Limited::Refusals, tenant, entry);
+    }
+
+    /// Records a request whose sender could not be authenticated. Of each tenant at most
+    /// `refusals_per_sec`.
+    pub fn sign_in_failed(&self, tenant: &Arc<str>, entry: &Entry<'_>) {
+        self.add_limited(Kind::SignInFailed, Limited::SignIns, tenant, entry);
+    }
+
+    /// Records that sessions and credentials of a subject were revoked.
+    pub async fn revoked(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<(), Held> {
+        let ticket = self.admit(Kind::Revoked, tenant, entry).await?;
+        self.written(ticket).await
+    }
+
+    /// Records what an operator is about to do: do it when this has resolved. Without a tenant it is
+    /// about the node.
+    pub async fn admin(&self, tenant: Option<&Arc<str>>, entry: &Entry<'_>) -> Result<(), Held> {
+        let none = Arc::from("");
+        let ticket = self.admit(Kind::Admin, tenant.unwrap_or(&none), entry).await?;
+        self.written(ticket).await
+    }
+
+    /// Counts a call that is refused because its record could not be written.
+    pub fn count_held(&self, tenant: &Arc<str>) {
+        if let Some(queue) = &self.0 {
+            queue.share(tenant).refuse();
+        }
+    }
+
+    /// Wakes the calls of this thread whose records are written, or whose time is over. Call it from a
+    /// task of the thread that never ends, and also at an interval: the task is woken when records are
+    /// written, and not when the time of a call is over.
+    pub fn wake_waiting(&self, context: &Context<'_>) {
+        if let Some(queue) = &self.0 {
+            queue.wake_waiting(context);
+        }
+    }
+
+    /// How often [`Recorder::wake_waiting`] should be called. `None`: never, the log is off.
+    pub fn wake_interval(&self) -> Option<Duration> {
+        let hold = self.0.as_ref()?.hold();
+        Some((hold / 10).clamp(Duration::from_millis(10), Duration::from_millis(100)))
+    }
+
+    /// The records that were taken since the last call, of a log that only collects. The calls that
+    /// wait for them go on.
+    pub fn take_all(&self) -> Vec<u8> {
+        let batch = self.0.as_ref().and_then(|queue| Some((queue, queue.take()?)));
+        let Some((queue, batch)) = batch else { return Vec::new() };
+        let bytes = batch.bytes.clone();
+        queue.finish(batch);
+        bytes
+    }
+
+    /// Adds a record for which a call waits.
+    async fn admit(
+        &self,
+        kind: Kind,
+        tenant: &Arc<str>,
+        entry: &Entry<'_>,
+    ) -> Result<Ticket, Held> {
+        let Some(queue) = &self.0 else { return Ok(Ticket(None)) };
+        let mut until = None;
+        loop {
+            let next = queue.next_written();
+            match queue.add(kind, tenant, entry, 1) {
+                Ok(_) if queue.shared().waits_for_nothing() => return Ok(Ticket(None)),
+                Ok(batch) => return Ok(Ticket(Some(batch))),
+                Err(Full) if queue.shared().settings.when_full == WhenFull::Drop => {
+                    leave_out(queue, tenant, LeftOut::Full);
+                    return Ok(Ticket(None));
+                }
+                Err(Full) => {
+                    let until = *until.get_or_insert_with(|| Instant::now() + queue.hold());
+                    // There can be room when the writer has written something.
+                    Written::new(queue, next, Some(until)).await?;
+                }
+            }
+        }
+    }
+
+    /// Adds a record for which nothing waits.
+    fn add(&self, kind: Kind, tenant: &Arc<str>, entry: &Entry<'_>) {
+        if let Some(queue) = &self.0
+            && queue.add(kind, tenant, entry, ENDING_TIMES) == Err(Full)
+        {
+            leave_out(queue, tenant, LeftOut::Full);
+        }
+    }
+
+    fn add_limited(&self, kind: Kind, what: Limited, tenant: &Arc<str>, entry: &Entry<'_>) {
+        let Some(queue) = &self.0 else { return };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let per_sec = queue.shared().settings.refusals_per_sec;
+        if !queue.share(tenant).takes(what, since.as_secs(), per_sec) {
+            leave_out(queue, tenant, LeftOut::Rate);
+        } else if queue.add(kind, tenant, entry, 1) == Err(Full) {
+            leave_out(queue, tenant, LeftOut::Full);
+        }
+    }
+}
+
+fn leave_out(queue: &Queue, tenant: &Arc<str>, reason: LeftOut) {
+    queue.share(tenant).leave_out(reason);
+    queue.shared().set_left_out();
+}
+
+impl fmt::Debug for Audit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Audit").field("is_on", &self.is_on()).finish()
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("is_on", &self.is_on()).finish()
+    }
+}
+
+#[cfg(test)]
+#[path = "recorder_tests.rs"]
+mod tests;

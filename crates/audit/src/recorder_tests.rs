@@ -1,0 +1,262 @@
+use std::fs;
+use std::future::poll_fn;
+use std::path::Path;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::*;
+
+fn settings(file: &Path) -> Settings {
+    // A busy machine must not refuse a call.
+    Settings { to: To::File, file: file.into(), hold_ms: 60_000, ..Settings::default() }
+}
+
+fn start(settings: &Settings) -> Audit {
+    Audit::start(settings, "n1", TenantLabels::default()).unwrap()
+}
+
+fn entry(method: &str) -> Entry<'_> {
+    Entry { method: Some(method), ..Entry::default() }
+}
+
+fn records(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Runs this on a thread with ticks, beside the task that wakes calls.
+fn run<T>(recorder: &Recorder, work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let recorder = recorder.clone();
+    local.block_on(&runtime, async move {
+        tick::install();
+        tokio::task::spawn_local(async move {
+            let mut ticks = tokio::time::interval(recorder.wake_interval().unwrap());
+            poll_fn(|context| {
+                while ticks.poll_tick(context).is_ready() {}
+                recorder.wake_waiting(context);
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+        work.await
+    })
+}
+
+async fn call(recorder: &Recorder, tenant: &str) -> Result<(), Held> {
+    let tenant = Arc::from(tenant);
+    let ticket = recorder.begin(&tenant, &entry("tools/call")).await?;
+    recorder.written(ticket).await
+}
+
+#[test]
+fn a_call_goes_on_when_its_record_is_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    let audit = start(&settings(&file));
+    let recorder = audit.recorder();
+    run(&recorder, async {
+        for count in 1..50 {
+            call(&recorder, "acme").await.unwrap();
+            assert_eq!(records(&file).len(), count);
+        }
+    });
+    recorder.end(&"acme".into(), &entry("tools/call"));
+    audit.close();
+    let records = records(&file);
+    assert_eq!(records.len(), 50);
+    assert_eq!((&records[0]["kind"], &records[49]["kind"]), (&"begin".into(), &"end".into()));
+    assert_eq!((&records[0]["tenant"], &records[0]["node"]), (&"acme".into(), &"n1".into()));
+}
+
+#[test]
+fn a_thread_without_ticks_and_without_a_task_that_wakes_is_served_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    let audit = start(&Settings { sync: true, ..settings(&file) });
+    let recorder = audit.recorder();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        for _ in 0..20 {
+            call(&recorder, "acme").await.unwrap();
+        }
+    });
+    assert_eq!(records(&file).len(), 20);
+}
+
+#[test]
+fn calls_have_different_ids_on_each_thread() {
+    let settings = Settings::default();
+    let audit = Audit::collecting(&settings);
+    let other = Audit::collecting(&settings).recorder();
+    let (one, two) = (audit.recorder(), audit.recorder());
+    let ids = [&one, &one, &two, &two, &other].map(Recorder::next_call);
+    let distinct: std::collections::HashSet<_> = ids.iter().collect();
+    assert_eq!(distinct.len(), ids.len());
+}
+
+#[test]
+fn a_log_that_is_off_makes_nothing() {
+    let audit = start(&Settings::default());
+    let recorder = audit.recorder();
+    assert!(!audit.is_on() && !recorder.is_on() && recorder.wake_interval().is_none());
+    recorder.refused(&"acme".into(), &entry("x"));
+    audit.close();
+}
+
+#[test]
+fn with_block_a_call_is_refused_in_time_while_the_disk_is_full_and_goes_on_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    std::os::unix::fs::symlink("/dev/full", &file).unwrap();
+    let audit = start(&Settings { hold_ms: 100, ..settings(&file) });
+    let readiness = Readiness::default();
+    audit.report_to(readiness.clone());
+    let recorder = audit.recorder();
+    run(&recorder, async {
+        let began = Instant::now();
+        assert_eq!(call(&recorder, "acme").await, Err(Held));
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
+        assert_eq!(readiness.reasons().len(), 1);
+        fs::remove_file(&file).unwrap();
+        while call(&recorder, "acme").await.is_err() {}
+    });
+    assert!(readiness.reasons().is_empty());
+    // The record of the call that was refused is there as well.
+    assert!(records(&file).len() >= 2);
+}
+
+#[test]
+fn with_drop_a_call_goes_on_while_the_disk_is_full_and_the_gap_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    std::os::unix::fs::symlink("/dev/full", &file).unwrap();
+    let bounded = Settings {
+        tenant_queue_records_max: 3,
+        when_full: WhenFull::Drop,
+        hold_ms: 100,
+        ..settings(&file)
+    };
+    let audit = start(&bounded);
+    let recorder = audit.recorder();
+    run(&recorder, async {
+        for _ in 0..10 {
+            call(&recorder, "acme").await.unwrap();
+        }
+        // Another tenant has its own part of the queue.
+        call(&recorder, "other").await.unwrap();
+    });
+    fs::remove_file(&file).unwrap();
+    audit.close();
+    let records = records(&file);
+    let of = |tenant: &str, kind: &str| {
+        records.iter().filter(|r| r["tenant"] == tenant && r["kind"] == kind).count()
+    };
+    let gap = records.iter().find(|record| record["kind"] == "left_out").unwrap();
+    assert_eq!((of("acme", "begin"), of("other", "begin")), (3, 1), "{records:?}");
+    assert_eq!(
+        (&gap["tenant"], &gap["reason"], &gap["count"]),
+        (&"acme".into(), &"full".into(), &7.into())
+    );
+}
+
+#[test]
+fn with_block_a_tenant_at_its_bound_waits_and_others_have_room() {
+    let bounded = Settings { tenant_queue_records_max: 2, hold_ms: 50, ..Settings::default() };
+    let audit = Audit::collecting(&bounded);
+    let recorder = audit.recorder();
+    run(&recorder, async {
+        let begin = async |tenant: &str| recorder.begin(&tenant.into(), &entry("x")).await;
+        for _ in 0..2 {
+            begin("acme").await.unwrap();
+        }
+        assert_eq!(begin("acme").await, Err(Held));
+        begin("other").await.unwrap();
+        // A call that is over has room: it began within the bound.
+        recorder.end(&"acme".into(), &entry("end"));
+        let (waiting, _) = tokio::join!(begin("acme"), async {
+            assert_eq!(recorder.take_all().iter().filter(|byte| **byte == b'\n').count(), 4);
+        });
+        waiting.unwrap();
+    });
+}
+
+#[test]
+fn a_flood_of_refusals_is_cut_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    let audit = start(&Settings { refusals_per_sec: 5, ..settings(&file) });
+    let recorder = audit.recorder();
+    for _ in 0..1_000 {
+        recorder.refused(&"acme".into(), &entry("tools/call"));
+        recorder.sign_in_failed(&"other".into(), &entry(""));
+    }
+    audit.close();
+    let records = records(&file);
+    for (tenant, kind) in [("acme", "refused"), ("other", "sign_in_failed")] {
+        let of_tenant = || records.iter().filter(|record| record["tenant"] == tenant);
+        let written = of_tenant().filter(|record| record["kind"] == kind).count() as u64;
+        let left: u64 = of_tenant().filter_map(|record| record["count"].as_u64()).sum();
+        assert!((5..100).contains(&written), "{written}");
+        assert_eq!(written + left, 1_000);
+    }
+}
+
+#[test]
+fn many_threads_lose_no_record_while_the_file_is_rotated() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    let rotating = Settings { file_bytes_max: 8 << 10, files_max: 1_000, ..settings(&file) };
+    let audit = start(&rotating);
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let recorder = audit.recorder();
+            std::thread::spawn(move || {
+                run(&recorder, async {
+                    for number in 0..500 {
+                        let request = format!("{thread}-{number}");
+                        let entry = Entry { request: Some(&request), ..entry("x") };
+                        let ticket = recorder.begin(&"acme".into(), &entry).await.unwrap();
+                        if number % 50 == 0 {
+                            recorder.written(ticket).await.unwrap();
+                        }
+                    }
+                });
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    audit.close();
+    let mut ids = std::collections::HashSet::new();
+    let mut files = 0;
+    for file in fs::read_dir(folder.path()).unwrap() {
+        files += 1;
+        for record in records(&file.unwrap().path()) {
+            assert!(ids.insert(record["request"].as_str().unwrap().to_owned()));
+        }
+    }
+    assert_eq!(ids.len(), 2_000);
+    assert!(files > 5, "{files}");
+}
+
+#[test]
+fn an_end_is_written_though_nothing_follows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    let audit = start(&settings(&file));
+    let recorder = audit.recorder();
+    // The writer sleeps, or has just written.
+    for (count, pause) in [(1, 50), (2, 0), (3, 5), (4, 50)] {
+        std::thread::sleep(Duration::from_millis(pause));
+        recorder.end(&"acme".into(), &entry("x"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while records(&file).len() < count {
+            assert!(Instant::now() < until, "the end is not written");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

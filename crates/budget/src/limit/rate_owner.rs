@@ -1,0 +1,223 @@
+//! The owner of a rate: divides the rate, and the tokens that are kept for later, among the nodes.
+//!
+//! The tokens of all nodes and of the owner's reserve are never more than the burst. What nodes report as
+//! left, and what they get, is counted, so a node that used more than it had gets less later. A node gets
+//! only what no other one holds at that time: its share may come an interval later than it could.
+
+use std::time::Duration;
+
+use super::division::divide;
+use super::{Grant, INTERVAL, Member, Rate, Report, SILENT, VALID};
+
+/// How much of a lower demand counts at once. A higher one counts for half.
+const FALL: f64 = 0.2;
+
+/// The owner of one rate.
+#[derive(Clone, Debug)]
+pub struct RateOwner {
+    rate: Rate,
+    /// The tokens that no node has.
+    reserve: f64,
+    at: Duration,
+    began: Duration,
+    /// A former owner gave shares that this one does not know.
+    takes_over: bool,
+    reporters: Vec<Reporter>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reporter {
+    node: u64,
+    demand: f64,
+    /// Whether clients asked for tokens since the report before.
+    has_asked: bool,
+    level: f64,
+    per_sec: f64,
+    reported_at: Duration,
+    /// When the node last got a whole token.
+    served_at: Duration,
+}
+
+impl Reporter {
+    fn is_valid(&self, now: Duration) -> bool {
+        now <= self.reported_at + VALID
+    }
+}
+
+impl RateOwner {
+    /// The owner of this rate, which knows no node yet. The first report tells whether tokens may be
+    /// missing.
+    pub fn new(rate: Rate, now: Duration) -> Self {
+        let reporters = Vec::new();
+        Self { rate, reserve: rate.burst, at: now, began: now, takes_over: false, reporters }
+    }
+
+    /// Whether nothing is lost when this is forgotten: no node has reported until all tokens were there
+    /// again.
+    pub fn is_forgettable(&self, now: Duration) -> bool {
+        let fill = Duration::try_from_secs_f64(self.rate.burst / self.rate.per_sec);
+        let quiet = fill.unwrap_or(Duration::MAX).max(SILENT);
+        now.saturating_sub(self.at) >= quiet
+    }
+
+    /// Takes a node's report, and returns the node's share. `members` are the live nodes, `rate` the limit
+    /// as the node knows it.
+    pub fn report(
+        &mut self,
+        from: u64,
+        report: Report,
+        rate: Rate,
+        members: &[Member],
+        now: Duration,
+    ) -> Grant {
+        self.rate = rate;
+        let is_new = self.reporters.is_empty() && self.at == self.began;
+        // Nodes had demand, and nothing was heard of any: this node was frozen, or owns the limit again.
+        let was_away = !self.reporters.is_empty() && now.saturating_sub(self.at) > VALID;
+        if (is_new && report.had_share) || was_away {
+            (self.takes_over, self.began, self.at) = (true, now, now);
+            self.reserve = 0.0;
+            self.reporters.clear();
+        }
+        self.forget(members, now);
+        self.fill(members, now);
+        if report.is_last {
+            self.reporters.retain(|reporter| reporter.node != from);
+            self.reserve = (self.reserve + report.level).min(self.room());
+            return Grant::default();
+        }
+        let at = self.note(from, report, now);
+        self.grant(at, members, now)
+    }
+
+    /// The position of the node's report.
+    fn note(&mut self, from: u64, report: Report, now: Duration) -> usize {
+        let known = self.reporters.iter().position(|reporter| reporter.node == from);
+        let Report { demand, level, .. } = report;
+        match known {
+            Some(at) => {
+                let reporter = &mut self.reporters[at];
+                let weight = if demand > reporter.demand { 0.5 } else { FALL };
+                reporter.demand += weight * (demand - reporter.demand);
+                reporter.has_asked = demand > 0.0;
+                (reporter.level, reporter.reported_at) = (level, now);
+                at
+            }
+            None => {
+                let (per_sec, served_at) = (0.0, Duration::ZERO);
+                self.reporters.push(Reporter {
+                    node: from,
+                    demand,
+                    has_asked: demand > 0.0,
+                    level,
+                    per_sec,
+                    reported_at: now,
+                    served_at,
+                });
+                self.reporters.len() - 1
+            }
+        }
+    }
+
+    fn grant(&mut self, at: usize, members: &[Member], now: Duration) -> Grant {
+        let active = |reporter: &Reporter| reporter.is_valid(now);
+        let demands: Vec<f64> =
+            self.reporters.iter().filter(|r| active(r)).map(|r| r.demand).collect();
+        let position = self.reporters[..at].iter().filter(|r| active(r)).count();
+        let sum: f64 = demands.iter().sum();
+        let weight = match sum > 0.0 {
+            true => demands[position] / sum,
+            false => 1.0 / demands.len() as f64,
+        };
+        self.reserve = self.reserve.min(self.room());
+        if self.rate.is_of_whole_tokens() {
+            return self.grant_whole(at, weight, now);
+        }
+        let free = self.rate.per_sec - self.held_by_absent(members, now);
+        let others: f64 = self.reporters.iter().filter(|r| active(r)).map(|r| r.per_sec).sum();
+        let others = others - self.reporters[at].per_sec;
+        let per_sec = divide(free, &demands)[position].min(free - others).max(0.0);
+        let all: f64 = self.reporters.iter().filter(|r| active(r)).map(|r| r.level).sum();
+        let wanted = (self.reserve + all).max(0.0) * weight;
+        let tokens = (wanted - self.reporters[at].level).min(self.reserve.max(0.0));
+        self.reserve -= tokens;
+        let reporter = &mut self.reporters[at];
+        reporter.level += tokens;
+        reporter.per_sec = per_sec;
+        let max = (self.rate.burst * weight).max(1.0);
+        Grant { per_sec, max, tokens }
+    }
+
+    /// A share of a rate that is too low to be divided: tokens of the reserve, by turns.
+    fn grant_whole(&mut self, at: usize, weight: f64, now: Duration) -> Grant {
+        let Reporter { node, has_asked, level, served_at, .. } = self.reporters[at];
+        let whole = (self.reserve + 1e-9).floor();
+        let waits = |other: &&Reporter| {
+            other.node != node && other.is_valid(now) && other.has_asked && other.level < 1.0
+        };
+        let waiting = self.reporters.iter().filter(waits);
+        let earlier = waiting.clone().filter(|other| other.served_at < served_at).count() as f64;
+        let tokens = if has_asked && level < 1.0 {
+            // Those who were served longer ago come first.
+            (whole - earlier).min((whole * weight).max(1.0).floor()).max(0.0)
+        } else if !has_asked && level > 0.0 && waiting.count() > 0 {
+            -level
+        } else {
+            0.0
+        };
+        self.reserve -= tokens;
+        let reporter = &mut self.reporters[at];
+        reporter.level += tokens;
+        reporter.per_sec = 0.0;
+        if tokens > 0.0 {
+            reporter.served_at = now;
+        }
+        Grant { per_sec: 0.0, max: self.rate.burst.max(1.0), tokens }
+    }
+
+    /// Forgets nodes that are gone, and linked ones that have stopped to report.
+    fn forget(&mut self, members: &[Member], now: Duration) {
+        self.reporters.retain(|reporter| {
+            let member = members.iter().find(|member| member.node == reporter.node);
+            let is_silent = now.saturating_sub(reporter.reported_at) >= SILENT;
+            member.is_some_and(|member| !(member.is_linked && is_silent))
+        });
+    }
+
+    /// Adds what no node had of the rate.
+    fn fill(&mut self, members: &[Member], now: Duration) {
+        let valid = self.reporters.iter().filter(|reporter| reporter.is_valid(now));
+        let held: f64 = valid.map(|reporter| reporter.per_sec).sum();
+        let free = self.rate.per_sec - held - self.held_by_absent(members, now);
+        let passed = now.saturating_sub(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        self.reserve = (self.reserve + free.max(0.0) * passed).min(self.room());
+    }
+
+    /// The most tokens that the reserve may have.
+    fn room(&self) -> f64 {
+        let held: f64 = self.reporters.iter().map(|reporter| reporter.level.max(0.0)).sum();
+        // A whole token goes to the node whose turn it is, which may take an interval.
+        let on_its_way = match self.rate.is_of_whole_tokens() {
+            true => self.rate.per_sec * INTERVAL.as_secs_f64(),
+            false => 0.0,
+        };
+        (self.rate.burst + on_its_way - held).max(0.0)
+    }
+
+    /// What nodes may use that have no share now and of which the owner does not know that they use
+    /// nothing.
+    fn held_by_absent(&self, members: &[Member], now: Duration) -> f64 {
+        let settles = self.takes_over && now <= self.began + VALID;
+        let may_use = |member: &&Member| match self
+            .reporters
+            .iter()
+            .find(|reporter| reporter.node == member.node)
+        {
+            Some(reporter) => !reporter.is_valid(now),
+            None => !member.is_linked || settles,
+        };
+        let absent = members.iter().filter(may_use).count();
+        self.rate.per_sec * absent as f64 / members.len().max(1) as f64
+    }
+}

@@ -1,0 +1,200 @@
+//! The machines against simpler ones, and in simulated clusters.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+mod simulation;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A bucket that adds its tokens millisecond by millisecond.
+struct Naive {
+    per_ms: f64,
+    max: f64,
+    level: f64,
+    at: u64,
+}
+
+impl Naive {
+    fn go_to(&mut self, at: u64) {
+        while self.at < at {
+            self.level = (self.level + self.per_ms).min(self.max);
+            self.at += 1;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(u32),
+    Change(f64, f64),
+    Add(f64),
+}
+
+fn step() -> impl Strategy<Value = (u64, Step)> {
+    let step = prop_oneof![
+        4 => (1_u32..20).prop_map(Step::Take),
+        1 => (0.0..500.0, 0.0..50.0).prop_map(|(rate, max)| Step::Change(rate, max)),
+        1 => (-20.0..20.0).prop_map(Step::Add),
+    ];
+    (0_u64..200, step)
+}
+
+proptest! {
+    #[test]
+    fn a_bucket_gives_what_a_naive_one_gives(steps in prop::collection::vec(step(), 1..60)) {
+        let mut naive = Naive { per_ms: 0.1, max: 10.0, level: 10.0, at: 0 };
+        let mut bucket = Bucket::new(100.0, 10.0, 10.0, Duration::ZERO);
+        let mut at = 0;
+        for (pause, step) in steps {
+            at += pause;
+            naive.go_to(at);
+            match step {
+                Step::Take(most) => {
+                    let taken = bucket.take(most, ms(at));
+                    // Of two sums that differ by their rounding, one may reach a whole token first.
+                    prop_assert!(taken == 0 || f64::from(taken) <= naive.level + 1e-6);
+                    prop_assert!(taken == most || f64::from(taken) + 1.0 > naive.level - 1e-6);
+                    naive.level -= f64::from(taken);
+                }
+                Step::Change(rate, max) => {
+                    bucket.change(rate, max, ms(at));
+                    (naive.per_ms, naive.max) = (rate / 1_000.0, max);
+                    naive.level = naive.level.min(max);
+                }
+                Step::Add(tokens) => {
+                    bucket.add(tokens, ms(at));
+                    naive.level = (naive.level + tokens).min(naive.max);
+                }
+            }
+            prop_assert!((bucket.level(ms(at)) - naive.level).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_division_is_fair_and_complete(
+        total in 0.0..1_000.0,
+        demands in prop::collection::vec(0.0..500.0, 1..8),
+    ) {
+        let parts = divide(total, &demands);
+        let sum: f64 = demands.iter().sum();
+        prop_assert!((parts.iter().sum::<f64>() - total).abs() < 1e-6);
+        for (part, demand) in parts.iter().zip(&demands) {
+            if sum <= total {
+                prop_assert!(*part >= demand - 1e-6, "{parts:?}");
+            } else {
+                prop_assert!(*part <= demand + 1e-6, "{parts:?}");
+                // No other part is larger than one that is not met.
+                let is_met = *part >= demand - 1e-6;
+                prop_assert!(is_met || parts.iter().all(|other| *other <= part + 1e-6), "{parts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_that_leaves_changes_the_owner_of_its_limits_only(
+        hash: u64,
+        nodes in prop::collection::hash_set(any::<u64>(), 2..10),
+        leaver in any::<prop::sample::Index>(),
+    ) {
+        let nodes: Vec<u64> = nodes.into_iter().collect();
+        let leaver = nodes[leaver.index(nodes.len())];
+        let before = owner_of(hash, nodes.iter().copied()).unwrap();
+        let after = owner_of(hash, nodes.iter().copied().filter(|node| *node != leaver)).unwrap();
+        prop_assert_eq!(after != before, leaver == before);
+    }
+}
+
+#[test]
+fn nodes_own_about_the_same_number_of_limits() {
+    let mut owned = [0; 3];
+    for limit in 0..3_000_u64 {
+        owned[owner_of(limit, 0..3).unwrap() as usize] += 1;
+    }
+    assert!(owned.iter().all(|owned| (900..1_100).contains(owned)), "{owned:?}");
+}
+
+#[test]
+fn a_node_alone_has_the_burst_and_then_the_rate() {
+    let rate = Rate { per_sec: 2.0, burst: 3.0 };
+    let mut node = RateOfNode::alone(rate, Duration::ZERO);
+    for _ in 0..3 {
+        assert_eq!(node.take(1, 1, Duration::ZERO), Ok(1));
+    }
+    assert_eq!(node.take(1, 1, Duration::ZERO), Err(Refused::Over(ms(500))));
+    assert_eq!(node.take(1, 1, ms(400)), Err(Refused::Over(ms(100))));
+    assert_eq!(node.take(1, 1, ms(500)), Ok(1));
+    assert!(node.report(ms(500)).is_none());
+    assert!(!node.is_forgettable(ms(2_400)) && node.is_forgettable(ms(2_500)));
+}
+
+#[test]
+fn a_node_without_a_share_waits_and_then_has_its_part() {
+    let rate = Rate { per_sec: 30.0, burst: 30.0 };
+    let mut node = RateOfNode::new(rate, 3, Duration::ZERO);
+    assert_eq!(node.take(1, 1, Duration::ZERO), Ok(1), "the part of one interval");
+    assert_eq!(node.take(1, 1, Duration::ZERO), Err(Refused::Wait));
+    let report = node.report(ms(1)).unwrap();
+    assert!(!report.had_share && !report.is_last && report.demand > 0.0);
+    let mut admitted = 0;
+    for at in (300..10_300).step_by(10) {
+        match node.take(1, 1, ms(at)) {
+            Ok(taken) => admitted += taken,
+            Err(refused) => assert!(matches!(refused, Refused::Over(_)), "{refused:?}"),
+        }
+    }
+    assert!((95..=113).contains(&admitted), "{admitted}");
+}
+
+#[test]
+fn a_count_is_never_exceeded_while_shares_are_valid() {
+    let members = [0, 1, 2].map(|node| Member { node, is_linked: true });
+    let mut owner = CountOwner::new(Duration::ZERO);
+    let mut nodes = [0, 1, 2].map(|_| CountOfNode::new(10, 3, Duration::ZERO));
+    let mut most = 0;
+    for at in (0..3_000).step_by(10) {
+        for (index, node) in nodes.iter_mut().enumerate() {
+            // The first node wants all, the others little.
+            if index == 0 || at % 100 == index as u64 * 10 {
+                let _ = node.take(ms(at));
+            }
+            if at % 100 == 30 * index as u64 {
+                let Some(report) = node.report(ms(at)) else { continue };
+                let grant = owner.report(index as u64, report, 10, &members, ms(at));
+                node.grant(grant, ms(at), ms(at));
+            }
+        }
+        if at > 1_500 && at % 50 == 0 {
+            nodes[(at / 50 % 3) as usize].give_back(ms(at));
+        }
+        most = most.max(nodes.iter().map(CountOfNode::held).sum::<u64>());
+    }
+    assert_eq!(most, 10);
+}
+
+#[test]
+fn the_last_one_goes_to_each_node_that_asks_by_turns() {
+    let members = [0, 1].map(|node| Member { node, is_linked: true });
+    let mut owner = CountOwner::new(Duration::ZERO);
+    let mut nodes = [0, 1].map(|_| CountOfNode::new(1, 2, Duration::ZERO));
+    let mut taken = [0, 0];
+    for at in (0..4_000).step_by(50) {
+        for (index, node) in nodes.iter_mut().enumerate() {
+            if node.held() > 0 {
+                node.give_back(ms(at));
+            }
+            taken[index] += u32::from(node.take(ms(at)).is_ok());
+            if let Some(report) = node.report(ms(at)) {
+                let grant = owner.report(index as u64, report, 1, &members, ms(at));
+                node.grant(grant, ms(at), ms(at));
+            }
+        }
+        assert!(nodes.iter().map(CountOfNode::held).sum::<u64>() <= 1);
+    }
+    assert!(taken.iter().all(|taken| *taken > 10), "{taken:?}");
+}

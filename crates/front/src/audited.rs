@@ -1,0 +1,517 @@
+//! The audit records of one exchange: of what it dispatches, and how that ended, or why nothing was
+//! dispatched.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use audit::{CallId, Entry, Held, Recorder, SessionDigest, Ticket};
+use bytes::Bytes;
+use protocol::{Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
+use telemetry::{ExchangeRecord, Outcome, TraceId};
+use tenants::{Principal, Tenant};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::audit_reading::{
+    SignInProblem, cancelled_id, fields, final_response, id_text, trace_id, who,
+};
+use crate::permissions::NotPermitted;
+
+/// Why a call without a record is refused.
+const UNRECORDED: &str = "audit";
+
+/// What is about to be dispatched.
+pub(crate) enum Dispatched<'a> {
+    /// The messages of a body, whose responses this exchange carries.
+    Posted(&'a Posted),
+    /// The messages of a body, whose responses the stream of the session carries.
+    AnsweredElsewhere(&'a Posted),
+    /// One request.
+    Request(&'a Request),
+    /// The end of the session.
+    EndOfSession,
+}
+
+/// What is recorded of one exchange.
+#[derive(Debug)]
+pub(crate) struct Audited {
+    recorder: Recorder,
+    tenant: Arc<str>,
+    endpoint: &'static str,
+    principal: Option<Principal>,
+    session: Option<SessionId>,
+    /// The trace of the message, if it is traced.
+    trace: Option<Arc<str>>,
+    /// The calls with a `begin` and no `end`.
+    calls: Calls,
+    /// Whether the calls were dispatched.
+    is_dispatched: bool,
+    /// Whether another exchange, perhaps of another node, carries the responses.
+    is_answered_elsewhere: bool,
+    /// Why the sender is not known.
+    sign_in: Option<SignInProblem>,
+    /// Whether a record says already that the request was refused.
+    is_refusal_recorded: bool,
+    /// The members of a batch that are over a limit, which have their records.
+    over_limits: Vec<RequestId>,
+}
+
+#[derive(Debug, Default)]
+enum Calls {
+    #[default]
+    None,
+    /// The exchange is this call.
+    One(OpenCall),
+    /// The members of a batch, each until its response.
+    Many(Vec<OpenCall>),
+}
+
+/// A call with a `begin` and no `end`.
+#[derive(Debug)]
+struct OpenCall {
+    call: CallId,
+    /// `None` if it is the only one.
+    request: Option<RequestId>,
+    /// When it was dispatched, of several calls.
+    began: Option<Instant>,
+    /// Whether it opens the session: its `begin` could not name that.
+    opens_session: bool,
+}
+
+impl Audited {
+    /// Nothing yet, of an exchange at this endpoint of the tenant.
+    pub(crate) fn new(recorder: Recorder, tenant: Arc<str>, endpoint: &'static str) -> Self {
+        Self {
+            recorder,
+            tenant,
+            endpoint,
+            principal: None,
+            session: None,
+            trace: None,
+            calls: Calls::None,
+            is_dispatched: false,
+            is_answered_elsewhere: false,
+            sign_in: None,
+            is_refusal_recorded: false,
+            over_limits: Vec::new(),
+        }
+    }
+
+    /// Notes the client.
+    pub(crate) fn of_principal(&mut self, principal: &Principal) {
+        self.principal = Some(principal.clone());
+    }
+
+    /// Notes the session.
+    pub(crate) fn of_session(&mut self, session: &SessionId) {
+        self.session = Some(session.clone());
+    }
+
+    /// Notes the trace that the message is in.
+    pub(crate) fn of_trace(&mut self, trace: TraceId) {
+        self.trace = Some(trace.to_string().into());
+    }
+
+    /// Notes why the sender is not known.
+    pub(crate) fn sign_in_failed(&mut self, problem: SignInProblem) {
+        self.sign_in = Some(problem);
+    }
+
+    /// Records what is about to be dispatched, and waits until that is written. After an error it must
+    /// not be dispatched.
+    pub(crate) async fn record(
+        &mut self,
+        tenant: &Tenant,
+        dispatched: Dispatched<'_>,
+        traceparent: Option<&str>,
+    ) -> Result<(), Held> {
+        let traced = self.trace.clone();
+        let trace = traced.as_deref().or_else(|| traceparent.and_then(trace_id));
+        let admitted = self.admit(tenant, dispatched, trace).await;
+        let recorded = match admitted {
+            Ok(Some(ticket)) => self.recorder.written(ticket).await,
+            Ok(None) => Ok(()),
+            Err(held) => Err(held),
+        };
+        match recorded {
+            Ok(()) => self.is_dispatched = true,
+            Err(_) => self.hold_back(),
+        }
+        recorded
+    }
+
+    async fn admit(
+        &mut self,
+        tenant: &Tenant,
+        dispatched: Dispatched<'_>,
+        trace: Option<&str>,
+    ) -> Result<Option<Ticket>, Held> {
+        match dispatched {
+            Dispatched::Request(request) => {
+                self.begin(tenant, request, trace, true).await.map(Some)
+            }
+            Dispatched::Posted(Posted::One(message)) => {
+                self.admit_message(tenant, message, trace, true).await
+            }
+            Dispatched::Posted(Posted::Batch(members)) => {
+                self.admit_members(tenant, members.iter().flatten(), trace).await
+            }
+            Dispatched::AnsweredElsewhere(body) => {
+                self.is_answered_elsewhere = true;
+                match body {
+                    Posted::One(message) => {
+                        self.admit_members(tenant, std::iter::once(message), trace).await
+                    }
+                    Posted::Batch(members) => {
+                        self.admit_members(tenant, members.iter().flatten(), trace).await
+                    }
+                }
+            }
+            Dispatched::EndOfSession => {
+                let entry = Entry { action: Some("end_session"), trace, ..self.entry() };
+                self.recorder.message(&self.tenant, &entry).await.map(Some)
+            }
+        }
+    }
+
+    async fn admit_members<'a>(
+        &mut self,
+        tenant: &Tenant,
+        members: impl Iterator<Item = &'a Message>,
+        trace: Option<&str>,
+    ) -> Result<Option<Ticket>, Held> {
+        let mut last = None;
+        for member in members {
+            last = self.admit_message(tenant, member, trace, false).await?.or(last);
+        }
+        Ok(last)
+    }
+
+    async fn admit_message(
+        &mut self,
+        tenant: &Tenant,
+        message: &Message,
+        trace: Option<&str>,
+        is_only: bool,
+    ) -> Result<Option<Ticket>, Held> {
+        let bytes_in = Some(message.raw().len() as u64);
+        match message {
+            // The session answers it. On the stream of a session its response looks like others.
+            Message::Request(request)
+                if request.method == Method::Ping && !self.is_answered_elsewhere =>
+            {
+                Ok(None)
+            }
+            Message::Request(request) => {
+                self.begin(tenant, request, trace, is_only).await.map(Some)
+            }
+            Message::Notification(notification) => {
+                let cancelled = cancelled_id(notification).map(|id| id.to_string());
+                let method = Some(notification.method.as_str());
+                let request = cancelled.as_deref();
+                let entry = Entry { method, request, bytes_in, trace, ..self.entry() };
+                self.recorder.message(&self.tenant, &entry).await.map(Some)
+            }
+            Message::Response(response) => {
+                let answered = response.id.as_ref().map(ToString::to_string);
+                let request = answered.as_deref();
+                let method = Some("response");
+                let entry = Entry { method, request, bytes_in, trace, ..self.entry() };
+                self.recorder.message(&self.tenant, &entry).await.map(Some)
+            }
+        }
+    }
+
+    async fn begin(
+        &mut self,
+        tenant: &Tenant,
+        request: &Request,
+        trace: Option<&str>,
+        is_only: bool,
+    ) -> Result<Ticket, Held> {
+        let call = match (&self.session, self.is_answered_elsewhere) {
+            (Some(session), true) => CallId::of_request(session.as_str(), &request.id.to_json()),
+            _ => self.recorder.next_call(),
+        };
+        let (about, id) = (request.about(), id_text(&request.id));
+        let params = match tenant.audited_fields.is_empty() {
+            true => None,
+            false => request.params(),
+        };
+        let fields = params.as_ref().map(|params| fields(tenant, request, params));
+        let entry = Entry {
+            call: Some(call),
+            request: Some(&id),
+            method: Some(request.method.as_str()),
+            about: about.subject.as_ref().map(|(kind, name)| (*kind, &**name)),
+            is_ambiguous: about.is_ambiguous,
+            fields: fields.as_deref().unwrap_or_default(),
+            bytes_in: Some(request.raw().len() as u64),
+            trace,
+            ..self.entry()
+        };
+        let ticket = self.recorder.begin(&self.tenant, &entry).await?;
+        let opens_session = request.method == Method::Initialize && self.session.is_none();
+        if is_only {
+            let (request, began) = (None, None);
+            self.calls = Calls::One(OpenCall { call, request, began, opens_session });
+        } else {
+            let (request, began) = (Some(request.id.clone()), Some(Instant::now()));
+            let open = OpenCall { call, request, began, opens_session };
+            match &mut self.calls {
+                Calls::Many(calls) => calls.push(open),
+                other => *other = Calls::Many(vec![open]),
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// What is known of each record of the exchange.
+    fn entry(&self) -> Entry<'_> {
+        let (principal, issuer, subject) = self.principal.as_ref().map(who).unwrap_or_default();
+        let session = self.digest();
+        let (endpoint, trace) = (Some(self.endpoint), self.trace.as_deref());
+        Entry { principal, issuer, subject, session, endpoint, trace, ..Entry::default() }
+    }
+
+    fn digest(&self) -> Option<SessionDigest> {
+        self.session.as_ref().map(|session| SessionDigest::of(session.as_str()))
+    }
+
+    /// Records that what was about to be dispatched is refused: it has no record in time.
+    fn hold_back(&mut self) {
+        self.recorder.count_held(&self.tenant);
+        self.is_refusal_recorded = true;
+        let open = std::mem::take(&mut self.calls).into_vec();
+        let (outcome, reason) = (Some(Outcome::Refused.as_str()), Some(UNRECORDED));
+        for OpenCall { call, .. } in &open {
+            let entry = Entry { call: Some(*call), outcome, reason, ..Entry::default() };
+            self.recorder.end(&self.tenant, &entry);
+        }
+        if open.is_empty() {
+            self.recorder.refused(&self.tenant, &Entry { reason, ..self.entry() });
+        }
+    }
+
+    /// Records the messages that the client may not send, or that are malformed. `raw` is the body as
+    /// it arrived.
+    pub(crate) fn judged(&mut self, judged: &Result<Posted, NotPermitted>, raw: &Bytes) {
+        let has_refused = match judged {
+            Ok(Posted::One(_)) => false,
+            Ok(Posted::Batch(members)) => members.iter().any(Result::is_err),
+            Err(_) => true,
+        };
+        if !has_refused {
+            return;
+        }
+        let Ok(posted) = protocol::parse(raw.clone(), &protocol::Limits::default()) else { return };
+        match (judged, &posted) {
+            (Err(why), Posted::One(message)) => {
+                self.is_refusal_recorded = true;
+                self.refuse(message, "permissions", why.code());
+            }
+            (Ok(Posted::Batch(after)), Posted::Batch(before)) => {
+                for (after, before) in std::iter::zip(after, before) {
+                    match (after, before) {
+                        (Err(rejection), Ok(_)) if self.is_over_limit(rejection) => {}
+                        (Err(rejection), Ok(message)) => {
+                            self.refuse(message, "permissions", Some(rejection.code.number()));
+                        }
+                        (Err(rejection), Err(_)) => {
+                            let code = Some(rejection.code.number());
+                            let reason = Some("malformed");
+                            let entry = Entry { reason, code, ..self.entry() };
+                            self.recorder.refused(&self.tenant, &entry);
+                        }
+                        (Ok(_), _) => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Records that a request is over a limit. `is_only`: it is no member of a batch.
+    pub(crate) fn over_limit(&mut self, message: &Message, code: i32, is_only: bool) {
+        self.refuse(message, "limits", Some(code));
+        match message {
+            _ if is_only => self.is_refusal_recorded = true,
+            Message::Request(request) => self.over_limits.push(request.id.clone()),
+            Message::Notification(_) | Message::Response(_) => {}
+        }
+    }
+
+    fn is_over_limit(&self, rejection: &Rejection) -> bool {
+        rejection.id.as_ref().is_some_and(|id| self.over_limits.contains(id))
+    }
+
+    /// Records that a message is refused, and not dispatched.
+    pub(crate) fn refuse(&self, message: &Message, reason: &'static str, code: Option<i32>) {
+        let (method, about, id) = match message {
+            Message::Request(request) => {
+                (request.method.as_str(), request.about(), Some(id_text(&request.id)))
+            }
+            Message::Notification(notification) => {
+                (notification.method.as_str(), Default::default(), None)
+            }
+            Message::Response(_) => ("response", Default::default(), None),
+        };
+        let entry = Entry {
+            request: id.as_deref(),
+            method: Some(method),
+            about: about.subject.as_ref().map(|(kind, name)| (*kind, &**name)),
+            is_ambiguous: about.is_ambiguous,
+            reason: Some(reason),
+            code,
+            bytes_in: Some(message.raw().len() as u64),
+            ..self.entry()
+        };
+        self.recorder.refused(&self.tenant, &entry);
+    }
+
+    /// The call of one of several requests, as an exchange of its own.
+    pub(crate) fn split(&mut self, request: &RequestId) -> Option<Self> {
+        let call = self.take_call(request)?;
+        Some(Self {
+            recorder: self.recorder.clone(),
+            tenant: Arc::clone(&self.tenant),
+            principal: self.principal.clone(),
+            session: self.session.clone(),
+            trace: self.trace.clone(),
+            calls: Calls::One(OpenCall { request: None, ..call }),
+            over_limits: Vec::new(),
+            ..*self
+        })
+    }
+
+    fn take_call(&mut self, request: &RequestId) -> Option<OpenCall> {
+        let Calls::Many(calls) = &mut self.calls else { return None };
+        let at = calls.iter().position(|call| call.request.as_ref() == Some(request))?;
+        Some(calls.swap_remove(at))
+    }
+
+    /// Notes a message of the response. Of several calls, the one that it answers ends.
+    pub(crate) fn answered(&mut self, message: &[u8]) {
+        if !matches!(self.calls, Calls::Many(_)) || self.is_answered_elsewhere {
+            return;
+        }
+        let Some((id, outcome, code)) = final_response(message) else { return };
+        if let Some(open) = self.take_call(&id) {
+            let entry = Entry {
+                call: Some(open.call),
+                outcome: Some(outcome.as_str()),
+                code,
+                duration: open.began.map(|began| began.elapsed()),
+                bytes_out: Some(message.len() as u64),
+                ..Entry::default()
+            };
+            self.recorder.end(&self.tenant, &entry);
+        }
+    }
+
+    /// Records the end of the call that a message on the stream of a session of HTTP+SSE answers. The
+    /// POST of the call may have been at another node, so the call's id follows from the request.
+    pub(crate) fn passed_on(&mut self, message: &[u8]) {
+        let Some((id, outcome, code)) = final_response(message) else { return };
+        let Some(session) = &self.session else { return };
+        let call = CallId::of_request(session.as_str(), &id.to_json());
+        let entry = Entry {
+            call: Some(call),
+            outcome: Some(outcome.as_str()),
+            code,
+            bytes_out: Some(message.len() as u64),
+            ..Entry::default()
+        };
+        self.recorder.end(&self.tenant, &entry);
+    }
+
+    /// Records how the exchange ended: of the calls without an end, or that it was refused.
+    pub(crate) fn finish(mut self, record: &ExchangeRecord) {
+        let status = Some(record.status).filter(|status| *status != 0);
+        let calls = std::mem::take(&mut self.calls);
+        if calls.is_none() {
+            return self.finish_without_calls(record, status);
+        }
+        // Their responses are still to come.
+        if self.is_answered_elsewhere && record.outcome == Outcome::Accepted {
+            return;
+        }
+        let is_only = matches!(calls, Calls::One(_));
+        let outcome = match self.is_dispatched {
+            true => record.outcome.as_str(),
+            // The client left while the record was written.
+            false => "not_dispatched",
+        };
+        for OpenCall { call, opens_session, .. } in calls.into_vec() {
+            let entry = Entry {
+                call: Some(call),
+                session: if opens_session { self.digest() } else { None },
+                outcome: Some(outcome),
+                status,
+                code: record.code,
+                duration: Some(record.duration),
+                bytes_out: Some(record.bytes_out).filter(|_| is_only),
+                ..Entry::default()
+            };
+            self.recorder.end(&self.tenant, &entry);
+        }
+    }
+
+    fn finish_without_calls(&self, record: &ExchangeRecord, status: Option<u16>) {
+        // To a GET, 405 says that there is no such stream.
+        let is_refused = record.outcome == Outcome::Refused && record.status != 405;
+        if !is_refused || self.is_refusal_recorded {
+            return;
+        }
+        let duration: Option<Duration> = Some(record.duration);
+        let entry = Entry {
+            method: record.method.as_ref().map(|method| method.as_str()),
+            about: record.tool.as_ref().map(|tool| ("tool", tool.as_str())),
+            reason: self.sign_in.map(SignInProblem::as_str),
+            status,
+            code: record.code,
+            duration,
+            bytes_in: Some(record.bytes_in),
+            ..self.entry()
+        };
+        match self.sign_in {
+            Some(_) => self.recorder.sign_in_failed(&self.tenant, &entry),
+            None => self.recorder.refused(&self.tenant, &entry),
+        }
+    }
+}
+
+impl Calls {
+    fn is_none(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::One(_) => false,
+            Self::Many(calls) => calls.is_empty(),
+        }
+    }
+
+    fn into_vec(self) -> Vec<OpenCall> {
+        match self {
+            Self::None => Vec::new(),
+            Self::One(call) => vec![call],
+            Self::Many(calls) => calls,
+        }
+    }
+}
+
+/// Wakes the requests of this thread whose records are written, or cannot be written in time.
+pub(crate) fn wake_recorded_calls(recorder: &Recorder) {
+    let Some(every) = recorder.wake_interval() else { return };
+    let recorder = recorder.clone();
+    actix_rt::spawn(async move {
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        poll_fn(|context| {
+            while ticks.poll_tick(context).is_ready() {}
+            recorder.wake_waiting(context);
+            Poll::<()>::Pending
+        })
+        .await;
+    });
+}

@@ -1,0 +1,291 @@
+//! The limits of tenants at the front: which requests there is a token for, and what the others get.
+//!
+//! Each request of a body counts by itself, before its permissions are looked at. Notifications and
+//! responses are not counted: nothing could be answered to them. The decision takes no round trip. A
+//! request that finds a limit without a share waits for one, for an interval at most.
+
+mod thread;
+
+use std::cell::RefCell;
+
+use actors::{Counted, NodeLimits};
+use budget::limit::INTERVAL;
+use protocol::{
+    Ambiguous, Body as Posted, ErrorCode, Message, Method, Named, Rejection, RequestId, named,
+};
+use tenants::Tenant;
+use tokio::time::{Instant, sleep_until};
+
+use thread::{Subject, ThreadLimits};
+
+use crate::authentication::Credential;
+use crate::exchange::Exchange;
+use crate::over_limit::{LimitKind, OverLimit};
+use crate::refusal::Refused;
+
+/// Most requests of one tenant that wait for a share at one thread. Others are refused at once.
+const WAITING_MAX: u32 = 256;
+
+/// The limits, as one thread sees them.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    node: NodeLimits,
+    /// The threads that serve clients.
+    threads: usize,
+    of_thread: RefCell<ThreadLimits>,
+}
+
+impl Clone for Limits {
+    /// For another thread, which shares no memory with this one that each request changes.
+    fn clone(&self) -> Self {
+        Self::new(&self.node, self.threads)
+    }
+}
+
+/// Why a request is refused.
+pub(crate) enum Limited {
+    /// A limit is reached.
+    Over(OverLimit, Option<RequestId>),
+    /// It cannot be told which limit applies.
+    Ambiguous(Option<RequestId>),
+}
+
+impl Limited {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Over(..) => ErrorCode::Refused,
+            Self::Ambiguous(_) => ErrorCode::InvalidParams,
+        }
+    }
+
+    /// The JSON-RPC error.
+    pub(crate) fn into_rejection(self) -> Rejection {
+        match self {
+            Self::Over(over, id) => over.rejection().of(id),
+            Self::Ambiguous(id) => {
+                Rejection::new(ErrorCode::InvalidParams, Ambiguous.to_string()).of(id)
+            }
+        }
+    }
+}
+
+impl From<Limited> for Refused {
+    fn from(limited: Limited) -> Self {
+        match limited {
+            Limited::Over(over, id) => Self::from(over).of(id),
+            ambiguous => ambiguous.into_rejection().into(),
+        }
+    }
+}
+
+impl Limits {
+    /// The limits of this node for one of so many threads.
+    pub(crate) fn new(node: &NodeLimits, threads: usize) -> Self {
+        Self { node: node.clone(), threads, of_thread: RefCell::default() }
+    }
+
+    /// The body without the requests that are over a limit. A member of a batch is replaced by an error,
+    /// which the session sends as its answer.
+    pub(crate) async fn admit(
+        &self,
+        tenant: &Tenant,
+        credential: &Credential,
+        body: Posted,
+        exchange: &mut Exchange,
+    ) -> Result<Posted, Limited> {
+        if tenant.cluster_limits.is_none() {
+            return Ok(body);
+        }
+        match body {
+            Posted::One(message) => {
+                self.admit_message(tenant, credential, &message, exchange, true).await?;
+                Ok(Posted::One(message))
+            }
+            Posted::Batch(members) => {
+                let mut admitted = Vec::with_capacity(members.len());
+                for member in members {
+                    admitted.push(match member {
+                        Ok(message) => self
+                            .admit_message(tenant, credential, &message, exchange, false)
+                            .await
+                            .map(|()| message)
+                            .map_err(Limited::into_rejection),
+                        refused => refused,
+                    });
+                }
+                Ok(Posted::Batch(admitted))
+            }
+        }
+    }
+
+    /// Takes what one message needs of each limit that applies to it. `is_only`: it is no member of a
+    /// batch.
+    pub(crate) async fn admit_message(
+        &self,
+        tenant: &Tenant,
+        credential: &Credential,
+        message: &Message,
+        exchange: &mut Exchange,
+        is_only: bool,
+    ) -> Result<(), Limited> {
+        let admitted = self.judge_message(tenant, credential, message, exchange).await;
+        if let (Err(limited), Some(audited)) = (&admitted, exchange.audited()) {
+            audited.over_limit(message, limited.code().number(), is_only);
+        }
+        admitted
+    }
+
+    async fn judge_message(
+        &self,
+        tenant: &Tenant,
+        credential: &Credential,
+        message: &Message,
+        exchange: &mut Exchange,
+    ) -> Result<(), Limited> {
+        let (Some(limits), Message::Request(request)) = (&tenant.cluster_limits, message) else {
+            return Ok(());
+        };
+        let id = || Some(request.id.clone());
+        let tool = match limits.has_tools() && request.method == Method::ToolsCall {
+            true => match named(message) {
+                Ok(Named::Tool(name)) => Some(name),
+                Ok(_) => None,
+                // A server could take it for a call of another tool.
+                Err(Ambiguous) => return Err(Limited::Ambiguous(id())),
+            },
+            false => None,
+        };
+        let key = if limits.has_keys() { credential.key_name(tenant) } else { None };
+        let subject =
+            Subject { principal: credential.principal.name(), key, tool: tool.as_deref() };
+        let taken = || {
+            let mut of_thread = self.of_thread.borrow_mut();
+            of_thread.take(&self.node, self.threads, &tenant.name, limits, &subject)
+        };
+        let over = match self.or_wait(tenant, taken).await {
+            Ok(()) if limits.exchanges_max.is_none() => return Ok(()),
+            Ok(()) => match self.take_exchange(tenant, exchange).await {
+                Ok(()) => return Ok(()),
+                Err(over) => over,
+            },
+            Err(over) => over,
+        };
+        exchange.limited(over.kind);
+        Err(Limited::Over(over, id()))
+    }
+
+    async fn take_exchange(
+        &self,
+        tenant: &Tenant,
+        exchange: &mut Exchange,
+    ) -> Result<(), OverLimit> {
+        let max = tenant.cluster_limits.as_ref().and_then(|limits| limits.exchanges_max);
+        let Some(max) = max else { return Ok(()) };
+        let counted = self.count(tenant, LimitKind::Exchanges, max).await?;
+        exchange.hold(counted);
+        Ok(())
+    }
+
+    /// Takes one of the open streams of the tenant, for as long as the exchange goes on.
+    pub(crate) async fn take_stream(
+        &self,
+        tenant: &Tenant,
+        exchange: &mut Exchange,
+    ) -> Result<(), OverLimit> {
+        let max = tenant.cluster_limits.as_ref().and_then(|limits| limits.streams_max);
+        let Some(max) = max else { return Ok(()) };
+        let counted = self.count(tenant, LimitKind::Streams, max).await;
+        let counted = counted.inspect_err(|over| exchange.limited(over.kind))?;
+        exchange.hold(counted);
+        Ok(())
+    }
+
+    async fn count(
+        &self,
+        tenant: &Tenant,
+        kind: LimitKind,
+        max: u32,
+    ) -> Result<Counted, OverLimit> {
+        let take = || loop {
+            let entry = self.node.count(&tenant.name, kind.name(), u64::from(max));
+            // An entry that was forgotten meanwhile is replaced.
+            if let Some(taken) = entry.take(self.node.now()) {
+                return taken.map_err(|no_token| OverLimit::of_count(kind, max, no_token));
+            }
+        };
+        self.or_wait(tenant, take).await
+    }
+
+    /// Checks whether the tenant may have another session.
+    pub(crate) async fn check_sessions(
+        &self,
+        tenant: &Tenant,
+        exchange: &mut Exchange,
+    ) -> Result<(), OverLimit> {
+        let max = tenant.cluster_limits.as_ref().and_then(|limits| limits.sessions_max);
+        let (Some(max), Some(entry)) = (max, self.node.sessions(&tenant.name)) else {
+            return Ok(());
+        };
+        let allows = || match entry.allows(self.node.now()) {
+            Some(Err(no_token)) => Err(OverLimit::of_count(LimitKind::Sessions, max, no_token)),
+            Some(Ok(())) | None => Ok(()),
+        };
+        let allowed = self.or_wait(tenant, allows).await;
+        allowed.inspect_err(|over| exchange.limited(over.kind))
+    }
+
+    /// Tries again when a share arrives, for an interval at most.
+    async fn or_wait<T>(
+        &self,
+        tenant: &Tenant,
+        mut take: impl FnMut() -> Result<T, OverLimit>,
+    ) -> Result<T, OverLimit> {
+        let over = match take() {
+            Err(over) if over.may_wait() => over,
+            taken => return taken,
+        };
+        // Boxed: few requests wait.
+        Box::pin(self.wait(tenant, over, take)).await
+    }
+
+    async fn wait<T>(
+        &self,
+        tenant: &Tenant,
+        mut over: OverLimit,
+        mut take: impl FnMut() -> Result<T, OverLimit>,
+    ) -> Result<T, OverLimit> {
+        let Some(_waiting) = Waiting::begin(&self.of_thread, &tenant.name) else {
+            return Err(over);
+        };
+        let until = Instant::now() + INTERVAL;
+        loop {
+            let mut arrived = std::pin::pin!(self.node.shares_arrived());
+            // What arrives from now on is not missed.
+            arrived.as_mut().enable();
+            over = match take() {
+                Err(again) if again.may_wait() => again,
+                taken => return taken,
+            };
+            tokio::select! {
+                () = arrived => {}
+                () = sleep_until(until) => return take().or(Err(over)),
+            }
+        }
+    }
+}
+
+/// A request that waits for a share, until it is dropped.
+struct Waiting<'a>(&'a RefCell<ThreadLimits>, &'a str);
+
+impl<'a> Waiting<'a> {
+    fn begin(of_thread: &'a RefCell<ThreadLimits>, tenant: &'a str) -> Option<Self> {
+        let begun = of_thread.borrow_mut().begin_to_wait(tenant, WAITING_MAX);
+        begun.then_some(Self(of_thread, tenant))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().end_to_wait(self.1);
+    }
+}

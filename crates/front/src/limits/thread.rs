@@ -1,0 +1,218 @@
+//! The tokens that one thread holds, so that it neither takes a lock nor changes shared memory for each
+//! request of a limit that is much used.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actors::{NodeLimits, RateEntry, Taken};
+use budget::limit::{Rate, Refused as NoToken, ThreadTokens};
+use tenants::{ClusterLimits, Per, RateRule};
+
+use crate::over_limit::OverLimit;
+
+/// How long the tokens of a client are remembered after its last request.
+const UNUSED: Duration = Duration::from_secs(2);
+
+/// Most clients of one rate whose tokens a thread remembers. Requests of others ask the node each time.
+const SUBJECTS_MAX: usize = 10_000;
+
+/// To whom and what a request belongs.
+pub(super) struct Subject<'a> {
+    pub(super) principal: &'a str,
+    /// The name of the client's key.
+    pub(super) key: Option<&'a str>,
+    /// The tool that is called.
+    pub(super) tool: Option<&'a str>,
+}
+
+/// The limits of all tenants, as one thread sees them.
+#[derive(Debug, Default)]
+pub(super) struct ThreadLimits {
+    tenants: HashMap<Arc<str>, OfTenant>,
+    swept: Duration,
+}
+
+#[derive(Debug)]
+struct OfTenant {
+    limits: Arc<ClusterLimits>,
+    rates: Vec<OfRate>,
+    /// The requests that wait for a share.
+    waiting: u32,
+}
+
+/// The tokens of one rate.
+#[derive(Debug, Default)]
+struct OfRate {
+    /// If all clients have the rate together.
+    all: Option<Tokens>,
+    /// Otherwise, by client or key.
+    each: HashMap<Box<str>, Tokens>,
+}
+
+#[derive(Debug)]
+struct Tokens {
+    entry: Arc<RateEntry>,
+    held: ThreadTokens,
+}
+
+impl ThreadLimits {
+    /// Takes a token of each rate that applies. If one has none, none is taken.
+    pub(super) fn take(
+        &mut self,
+        node: &NodeLimits,
+        threads: usize,
+        tenant: &Arc<str>,
+        limits: &Arc<ClusterLimits>,
+        subject: &Subject<'_>,
+    ) -> Result<(), OverLimit> {
+        if limits.rates.is_empty() {
+            return Ok(());
+        }
+        let now = node.now();
+        self.sweep(now);
+        let of_tenant = self.tenant(tenant, limits);
+        let asking = Asking { node, threads, tenant, now };
+        for at in 0..limits.rates.len() {
+            let rule = &limits.rates[at];
+            let Some(name) = applies(rule, subject) else { continue };
+            if let Err(no_token) = of_tenant.rates[at].take(&asking, rule, name) {
+                for (rule, rate) in limits.rates.iter().zip(&mut of_tenant.rates).take(at) {
+                    if let Some(name) = applies(rule, subject) {
+                        rate.give_back(name);
+                    }
+                }
+                return Err(OverLimit::of_rate(rule, no_token));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that a request waits. Returns whether it may.
+    pub(super) fn begin_to_wait(&mut self, tenant: &str, max: u32) -> bool {
+        // A tenant without rates has counts, whose requests wait for a moment only.
+        let Some(of_tenant) = self.tenants.get_mut(tenant) else { return true };
+        let may_wait = of_tenant.waiting < max;
+        of_tenant.waiting += u32::from(may_wait);
+        may_wait
+    }
+
+    /// Notes that a request does not wait any more.
+    pub(super) fn end_to_wait(&mut self, tenant: &str) {
+        if let Some(of_tenant) = self.tenants.get_mut(tenant) {
+            of_tenant.waiting = of_tenant.waiting.saturating_sub(1);
+        }
+    }
+
+    fn tenant(&mut self, tenant: &Arc<str>, limits: &Arc<ClusterLimits>) -> &mut OfTenant {
+        let new = || {
+            let rates = limits.rates.iter().map(|_| OfRate::default()).collect();
+            OfTenant { limits: Arc::clone(limits), rates, waiting: 0 }
+        };
+        // The name is compared before it is copied.
+        if !self.tenants.contains_key(tenant) {
+            self.tenants.insert(Arc::clone(tenant), new());
+        }
+        let of_tenant = self.tenants.entry(Arc::clone(tenant)).or_insert_with(new);
+        if !Arc::ptr_eq(&of_tenant.limits, limits) {
+            if of_tenant.limits != *limits {
+                *of_tenant = new();
+            }
+            of_tenant.limits = Arc::clone(limits);
+        }
+        of_tenant
+    }
+
+    /// Forgets clients that send nothing, once a second.
+    fn sweep(&mut self, now: Duration) {
+        if now.saturating_sub(self.swept) < Duration::from_secs(1) {
+            return;
+        }
+        self.swept = now;
+        let is_used = |tokens: &Tokens| now.saturating_sub(tokens.held.used()) < UNUSED;
+        for of_tenant in self.tenants.values_mut() {
+            for rate in &mut of_tenant.rates {
+                rate.all.take_if(|tokens| !is_used(tokens));
+                rate.each.retain(|_, tokens| is_used(tokens));
+            }
+        }
+        self.tenants.retain(|_, of_tenant| {
+            let is_used = |rate: &OfRate| rate.all.is_some() || !rate.each.is_empty();
+            of_tenant.waiting > 0 || of_tenant.rates.iter().any(is_used)
+        });
+    }
+}
+
+/// The client or the key that has the rate, if the rate applies to the request.
+fn applies<'a>(rule: &RateRule, subject: &Subject<'a>) -> Option<&'a str> {
+    if !rule.applies_to_tool(subject.tool) || !rule.applies_to_key(subject.key) {
+        return None;
+    }
+    Some(match rule.per {
+        Per::Tenant => "",
+        Per::Principal => subject.principal,
+        Per::Key => subject.key.unwrap_or_default(),
+    })
+}
+
+/// Where tokens come from.
+struct Asking<'a> {
+    node: &'a NodeLimits,
+    threads: usize,
+    tenant: &'a str,
+    now: Duration,
+}
+
+impl Asking<'_> {
+    fn entry(&self, rule: &RateRule, subject: &str) -> Arc<RateEntry> {
+        let rate = Rate { per_sec: rule.per_sec(), burst: f64::from(rule.burst) };
+        self.node.rate(self.tenant, &rule.name, subject, rate)
+    }
+
+    fn tokens(&self, rule: &RateRule, subject: &str) -> Tokens {
+        Tokens { entry: self.entry(rule, subject), held: ThreadTokens::default() }
+    }
+}
+
+impl OfRate {
+    fn take(&mut self, asking: &Asking<'_>, rule: &RateRule, subject: &str) -> Result<(), NoToken> {
+        if rule.per == Per::Tenant {
+            let tokens = self.all.get_or_insert_with(|| asking.tokens(rule, subject));
+            return tokens.take(asking, rule, subject);
+        }
+        if let Some(tokens) = self.each.get_mut(subject) {
+            return tokens.take(asking, rule, subject);
+        }
+        let mut tokens = asking.tokens(rule, subject);
+        let taken = tokens.take(asking, rule, subject);
+        if self.each.len() < SUBJECTS_MAX {
+            self.each.insert(subject.into(), tokens);
+        }
+        taken
+    }
+
+    fn give_back(&mut self, subject: &str) {
+        let tokens = self.each.get_mut(subject);
+        if let Some(tokens) = tokens.or(self.all.as_mut()) {
+            tokens.held.give_back();
+        }
+    }
+}
+
+impl Tokens {
+    fn take(&mut self, asking: &Asking<'_>, rule: &RateRule, subject: &str) -> Result<(), NoToken> {
+        let Self { entry, held } = self;
+        held.take(asking.now, |asked, unused| {
+            let mut taken = entry.take(asked, unused, asking.threads, asking.now);
+            if taken == Taken::Forgotten {
+                *entry = asking.entry(rule, subject);
+                taken = entry.take(asked, 0, asking.threads, asking.now);
+            }
+            match taken {
+                Taken::Tokens(tokens) => Ok(tokens),
+                Taken::Refused(no_token) => Err(no_token),
+                Taken::Forgotten => Err(NoToken::Wait),
+            }
+        })
+    }
+}

@@ -1,0 +1,182 @@
+//! What a request is about, for a record: the tool, prompt or resource that it names.
+//!
+//! Only the names of members are read, in one pass. Unlike [`crate::named`] this decides nothing: if
+//! servers could read another name, it says so.
+
+use std::borrow::Cow;
+
+use crate::glance::Members;
+use crate::raw::pick;
+use crate::{Method, Named, Request, named_in_request};
+
+/// What a request is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About<'a> {
+    /// `tool`, `prompt` or `resource`, and its name; `None` if the method names none of them.
+    pub subject: Option<(&'static str, Cow<'a, str>)>,
+    /// Whether a server could read another method or name.
+    pub is_ambiguous: bool,
+}
+
+impl Request {
+    /// What the request is about.
+    pub fn about(&self) -> About<'_> {
+        let (kind, key) = match self.method {
+            Method::ToolsCall => ("tool", &b"name"[..]),
+            Method::PromptsGet => ("prompt", &b"name"[..]),
+            Method::ResourcesRead | Method::Subscribe | Method::Unsubscribe => {
+                ("resource", &b"uri"[..])
+            }
+            Method::Complete => return completed(self),
+            _ => ("", &b""[..]),
+        };
+        let mut found = Found { key, ..Found::default() };
+        found.read_envelope(self.raw());
+        About {
+            is_ambiguous: found.is_ambiguous(),
+            subject: found.name.map(|name| (kind, name)).filter(|_| !key.is_empty()),
+        }
+    }
+}
+
+/// A reference to a prompt or to a resource is deeper in the parameters, and rare.
+fn completed(request: &Request) -> About<'_> {
+    match named_in_request(request) {
+        Ok(Named::Prompt(name)) => About { subject: Some(("prompt", name)), is_ambiguous: false },
+        Ok(Named::Resource(uri)) => About { subject: Some(("resource", uri)), is_ambiguous: false },
+        _ => About { subject: None, is_ambiguous: true },
+    }
+}
+
+/// What is found in one pass.
+#[derive(Default)]
+struct Found<'a> {
+    key: &'a [u8],
+    name: Option<Cow<'a, str>>,
+    names: u32,
+    methods: u32,
+    params: u32,
+    /// Whether there is a key that some parsers take for another one.
+    has_odd_key: bool,
+}
+
+impl<'a> Found<'a> {
+    fn read_envelope(&mut self, raw: &'a [u8]) {
+        let Some(mut members) = Members::of(raw) else { return };
+        while let Some(key) = members.next_key() {
+            self.look_at(key);
+            if key.eq_ignore_ascii_case(b"method") {
+                self.methods += 1;
+                self.has_odd_key |= key != b"method";
+            } else if key.eq_ignore_ascii_case(b"params") {
+                self.params += 1;
+                self.has_odd_key |= key != b"params";
+                if !self.key.is_empty() {
+                    self.read_params(members.rest());
+                }
+            }
+            if members.skip_value().is_none() {
+                return;
+            }
+        }
+    }
+
+    fn read_params(&mut self, params: &'a [u8]) {
+        let Some(mut members) = Members::of(params) else { return };
+        while let Some(key) = members.next_key() {
+            self.look_at(key);
+            if key.eq_ignore_ascii_case(self.key) {
+                self.names += 1;
+                self.has_odd_key |= key != self.key;
+                self.name = self.name.take().or_else(|| members.text());
+            }
+            if members.skip_value().is_none() {
+                return;
+            }
+        }
+    }
+
+    fn look_at(&mut self, key: &[u8]) {
+        self.has_odd_key |= key.iter().any(|byte| *byte == b'\\' || !byte.is_ascii());
+    }
+
+    fn is_ambiguous(&self) -> bool {
+        let lacks_name = !self.key.is_empty() && (self.names != 1 || self.name.is_none());
+        self.has_odd_key || self.methods != 1 || self.params > 1 || lacks_name
+    }
+}
+
+/// The JSON text of a member within objects, by the names of the members on the way; of members of
+/// one name the last one.
+pub fn member_at<'a, T: AsRef<str>>(json: &'a [u8], path: &[T]) -> Option<&'a str> {
+    let (first, rest) = path.split_first()?;
+    let [member] = pick(json, [first.as_ref()])?;
+    let member = member?;
+    if rest.is_empty() { Some(member) } else { member_at(member.as_bytes(), rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{Message, named};
+
+    fn request(json: &str) -> Request {
+        match Message::parse(Bytes::from(json.to_owned())).unwrap() {
+            Message::Request(request) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(method: &str, params: &str, subject: Option<(&'static str, &str)>, is_clear: bool) {
+        let json = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+        let request = request(&json);
+        let about = request.about();
+        let found = about.subject.as_ref().map(|(kind, name)| (*kind, &**name));
+        assert_eq!((found, !about.is_ambiguous), (subject, is_clear), "{json}");
+        let message = Message::Request(request.clone());
+        if let Ok(Named::Tool(name)) = named(&message) {
+            assert_eq!(about.subject, Some(("tool", name)));
+            assert!(!about.is_ambiguous);
+        }
+    }
+
+    #[test]
+    fn a_request_is_about_what_it_names() {
+        let tool = Some(("tool", "echo"));
+        check("tools/call", r#"{"name":"echo","arguments":{"name":"x"}}"#, tool, true);
+        check("tools/call", r#"{"arguments":{"a":[1,"\"}"]}, "name" : "ec\u0068o" }"#, tool, true);
+        check("prompts/get", r#"{"name":"p"}"#, Some(("prompt", "p")), true);
+        check("resources/read", r#"{"uri":"a://b"}"#, Some(("resource", "a://b")), true);
+        check("resources/subscribe", r#"{"uri":"a://b"}"#, Some(("resource", "a://b")), true);
+        check("tools/list", r#"{"name":"x"}"#, None, true);
+        check("own/method", r#"{"name":"x"}"#, None, true);
+        let reference = r#"{"ref":{"type":"ref/prompt","name":"p"},"argument":{"name":"x"}}"#;
+        check("completion/complete", reference, Some(("prompt", "p")), true);
+        check("completion/complete", "{}", None, false);
+    }
+
+    #[test]
+    fn a_name_that_servers_could_read_in_another_way_is_ambiguous() {
+        let first = Some(("tool", "a"));
+        check("tools/call", r#"{"name":"a","name":"b"}"#, first, false);
+        check("tools/call", r#"{"name":"a","Name":"b"}"#, first, false);
+        check("tools/call", r#"{"name":"a","n\u0061me":"b"}"#, first, false);
+        check("tools/call", r#"{"name":"a","ſ":"b"}"#, first, false);
+        check("tools/call", r#"{"name":7}"#, None, false);
+        check("tools/call", "{}", None, false);
+        check("tools/call", r#"{"name":"a"},"Params":{"name":"b"}"#, first, false);
+        check("tools/list", r#"{},"Method":"tools/call""#, None, false);
+    }
+
+    #[test]
+    fn a_member_is_found_by_its_path() {
+        let json = br#"{"a":{"b":{"c":[1, 2]},"d":"x","d":"y"}}"#;
+        let at = |path: &str| member_at(json, &path.split('.').collect::<Vec<_>>());
+        assert_eq!(at("a.b.c"), Some("[1, 2]"));
+        assert_eq!(at("a.d"), Some("\"y\""));
+        assert_eq!((at("a.x"), at("a.d.x"), at("")), (None, None, None));
+    }
+}

@@ -1,0 +1,77 @@
+//! A collector of OpenTelemetry, which shows what arrived.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::sse::PATIENCE;
+use crate::{Setup, tools};
+
+/// A running collector. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Collector {
+    _process: Child,
+    /// The URL to which nodes send.
+    pub url: String,
+}
+
+impl Collector {
+    /// Starts a collector.
+    pub async fn start() -> Result<Self> {
+        Self::start_at(0).await
+    }
+
+    /// Starts a collector at this port; 0 for a free one.
+    pub async fn start_at(port: u16) -> Result<Self> {
+        let mut command = Command::new(tools::python("otlp"));
+        command.arg(tools::root().join("tests/servers/collector.py")).arg(port.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn()?;
+        let mut lines = BufReader::new(process.stdout.take().context("no stdout")?).lines();
+        let first = tokio::time::timeout(PATIENCE, lines.next_line()).await??;
+        let first: Value = serde_json::from_str(&first.context("the collector has ended")?)?;
+        let url = first["url"].as_str().context("no URL")?.to_owned();
+        Ok(Self { _process: process, url })
+    }
+
+    /// The same node, which traces each message and sends its spans here at once.
+    pub fn of(&self, setup: Setup) -> Setup {
+        setup
+            .with("otlp.endpoint", &self.url)
+            .with("otlp.traces_one_in", 1)
+            .with("otlp.batch_ms", 50)
+    }
+
+    /// Everything that arrived.
+    pub async fn arrived(&self) -> Result<Value> {
+        let arrived: Value = reqwest::get(format!("{}/", self.url)).await?.json().await?;
+        ensure!(arrived["wrong"] == json!([]), "the collector got what is no OTLP: {arrived}");
+        Ok(arrived)
+    }
+
+    /// Waits until a list of what arrived is as expected, and returns it.
+    pub async fn until(&self, list: &str, is_due: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let arrived = self.arrived().await?;
+            let all = arrived[list].as_array().context("no list")?.clone();
+            if is_due(&all) {
+                return Ok(all);
+            }
+            ensure!(Instant::now() < until, "{list} are not as expected: {all:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Has the collector answer with this status, after a delay.
+    pub async fn answer(&self, status: u16, delay: Duration) -> Result<()> {
+        let control = json!({ "status": status, "delay": delay.as_secs_f64() });
+        let url = format!("{}/control", self.url);
+        reqwest::Client::new().post(url).json(&control).send().await?.error_for_status()?;
+        Ok(())
+    }
+}
