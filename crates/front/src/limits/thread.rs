@@ -30,6 +30,8 @@ pub(super) struct Subject<'a> {
 #[derive(Debug, Default)]
 pub(super) struct ThreadLimits {
     tenants: HashMap<Arc<str>, OfTenant>,
+    /// The requests of each tenant that wait for a share.
+    waiting: HashMap<Box<str>, u32>,
     swept: Duration,
 }
 
@@ -37,8 +39,6 @@ pub(super) struct ThreadLimits {
 struct OfTenant {
     limits: Arc<ClusterLimits>,
     rates: Vec<OfRate>,
-    /// The requests that wait for a share.
-    waiting: u32,
 }
 
 /// The tokens of one rate.
@@ -90,24 +90,26 @@ impl ThreadLimits {
 
     /// Notes that a request waits. Returns whether it may.
     pub(super) fn begin_to_wait(&mut self, tenant: &str, max: u32) -> bool {
-        // A tenant without rates has counts, whose requests wait for a moment only.
-        let Some(of_tenant) = self.tenants.get_mut(tenant) else { return true };
-        let may_wait = of_tenant.waiting < max;
-        of_tenant.waiting += u32::from(may_wait);
+        let waiting = self.waiting.entry(tenant.into()).or_default();
+        let may_wait = *waiting < max;
+        *waiting += u32::from(may_wait);
         may_wait
     }
 
     /// Notes that a request does not wait any more.
     pub(super) fn end_to_wait(&mut self, tenant: &str) {
-        if let Some(of_tenant) = self.tenants.get_mut(tenant) {
-            of_tenant.waiting = of_tenant.waiting.saturating_sub(1);
+        if let Some(waiting) = self.waiting.get_mut(tenant) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.waiting.remove(tenant);
+            }
         }
     }
 
     fn tenant(&mut self, tenant: &Arc<str>, limits: &Arc<ClusterLimits>) -> &mut OfTenant {
         let new = || {
             let rates = limits.rates.iter().map(|_| OfRate::default()).collect();
-            OfTenant { limits: Arc::clone(limits), rates, waiting: 0 }
+            OfTenant { limits: Arc::clone(limits), rates }
         };
         // The name is compared before it is copied.
         if !self.tenants.contains_key(tenant) {
@@ -138,7 +140,7 @@ impl ThreadLimits {
         }
         self.tenants.retain(|_, of_tenant| {
             let is_used = |rate: &OfRate| rate.all.is_some() || !rate.each.is_empty();
-            of_tenant.waiting > 0 || of_tenant.rates.iter().any(is_used)
+            of_tenant.rates.iter().any(is_used)
         });
     }
 }
