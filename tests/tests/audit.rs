@@ -408,3 +408,51 @@ async fn settings_that_cannot_work_are_named_before_the_node_starts() -> Result<
     ensure!(!stdio.status.success() && told.contains("`audit.to` is \"stdout\""), "{told}");
     Ok(())
 }
+
+#[tokio::test]
+async fn each_request_over_a_limit_is_one_record() -> Result<()> {
+    let log = Log::new()?;
+    let (_, writer, text) = ruled();
+    let rate = "[tenants.demo.rates.echoes]\nrate = '1/h'\ntools = ['rh_echo']";
+    let node = Node::start(&log.of(Setup::config(format!("{text}\n{rate}"))))?;
+    let client = Client::new(node.demo(), WITH_BATCHES).with_key(&writer).opened(json!({})).await?;
+    let echo = || client.call("rh_echo", json!({}));
+    client.ask(echo()).await?;
+    let over = client.ask(echo()).await?;
+    ensure!(over["error"]["code"] == -32000, "{over}");
+    let batch = json!([echo(), client.call("test_simple_text", json!({}))]);
+    let answer = client.http(Method::POST).json(&batch).send().await?;
+    check::status(&answer, 200)?;
+    let _ = answer.text().await?;
+    log.end_of(&log.one(|record| is_begin(record, "test_simple_text")).await?).await?;
+    for refused in log.find(2, |record| record["kind"] == "refused").await? {
+        ensure!(refused["reason"] == "limits" && refused["code"] == -32000, "{refused}");
+        ensure!(refused["tool"] == "rh_echo" && refused["subject"] == "ada", "{refused}");
+    }
+    log.one(|record| is_begin(record, "rh_echo")).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
+    let log = Log::new()?;
+    let token = tempfile::NamedTempFile::new()?;
+    std::fs::write(&token, "a-token-for-operators")?;
+    let (_, _, text) = ruled();
+    let setup = log.of(Setup::config(text)).with("admin.token_file", token.path().display());
+    let node = Node::start(&setup)?;
+    let tenants = reqwest::Client::new().get(format!("{}/v1/tenants", node.admin));
+    let list = |token| tenants.try_clone().context("a body").map(|ask| ask.bearer_auth(token));
+    check::status(&list("a-token-for-operators")?.send().await?, 200)?;
+    check::status(&list("another-token")?.send().await?, 401)?;
+    let done = log.find(2, |record| record["kind"] == "admin").await?;
+    for record in &done {
+        ensure!(record["action"] == "list tenants" && record["target"] == "node", "{record}");
+        ensure!(record["by"] == "admin.token_file", "{record}");
+    }
+    ensure!(done[0].get("outcome").is_none() && done[1]["outcome"] == "listed", "{done:?}");
+    let refused = log.one(|record| record["kind"] == "sign_in_failed").await?;
+    ensure!(refused["reason"] == "no valid token", "{refused}");
+    ensure!(refused["action"] == "list tenants", "{refused}");
+    Ok(())
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use audit::{CallId, Entry, Held, Recorder, SessionDigest, Ticket};
 use bytes::Bytes;
-use protocol::{Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
+use protocol::{About, Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome, TraceId};
 use tenants::{Principal, Tenant};
 use tokio::time::{MissedTickBehavior, interval};
@@ -234,7 +234,7 @@ impl Audited {
             (Some(session), true) => CallId::of_request(session.as_str(), &request.id.to_json()),
             _ => self.recorder.next_call(),
         };
-        let (about, id) = (request.about(), id_text(&request.id));
+        let (about, id) = (About::of(request), id_text(&request.id));
         let params = match tenant.audited_fields.is_empty() {
             true => None,
             false => request.params(),
@@ -350,7 +350,7 @@ impl Audited {
     pub(crate) fn refuse(&self, message: &Message, reason: &'static str, code: Option<i32>) {
         let (method, about, id) = match message {
             Message::Request(request) => {
-                (request.method.as_str(), request.about(), Some(id_text(&request.id)))
+                (request.method.as_str(), About::of(request), Some(id_text(&request.id)))
             }
             Message::Notification(notification) => {
                 (notification.method.as_str(), Default::default(), None)

@@ -18,20 +18,20 @@ pub struct About<'a> {
     pub is_ambiguous: bool,
 }
 
-impl Request {
+impl<'a> About<'a> {
     /// What the request is about.
-    pub fn about(&self) -> About<'_> {
-        let (kind, key) = match self.method {
+    pub fn of(request: &'a Request) -> Self {
+        let (kind, key) = match request.method {
             Method::ToolsCall => ("tool", &b"name"[..]),
             Method::PromptsGet => ("prompt", &b"name"[..]),
             Method::ResourcesRead | Method::Subscribe | Method::Unsubscribe => {
                 ("resource", &b"uri"[..])
             }
-            Method::Complete => return completed(self),
+            Method::Complete => return completed(request),
             _ => ("", &b""[..]),
         };
         let mut found = Found { key, ..Found::default() };
-        found.read_envelope(self.raw());
+        found.read_envelope(request.raw());
         About {
             is_ambiguous: found.is_ambiguous(),
             subject: found.name.map(|name| (kind, name)).filter(|_| !key.is_empty()),
@@ -133,7 +133,7 @@ mod tests {
     fn check(method: &str, params: &str, subject: Option<(&'static str, &str)>, is_clear: bool) {
         let json = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
         let request = request(&json);
-        let about = request.about();
+        let about = About::of(&request);
         let found = about.subject.as_ref().map(|(kind, name)| (*kind, &**name));
         assert_eq!((found, !about.is_ambiguous), (subject, is_clear), "{json}");
         let message = Message::Request(request.clone());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use audit::{Audit, Entry, SessionDigest, Settings};
 use bytes::Bytes;
-use protocol::{Body, Limits, Message, Request};
+use protocol::{About, Body, Limits, Message, Request};
 
 use crate::CALL;
 
@@ -23,7 +23,7 @@ pub(crate) fn records() -> Box<dyn FnMut()> {
     let mut made = 0;
     Box::new(move || {
         let began = Instant::now();
-        let about = black_box(&call).about();
+        let about = About::of(black_box(&call));
         let id = call.id.to_string();
         let entry = Entry {
             call: Some(recorder.next_call()),
