@@ -456,3 +456,24 @@ async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
     ensure!(refused["action"] == "list tenants", "{refused}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_revocation_is_a_record_that_names_the_client() -> Result<()> {
+    let log = Log::new()?;
+    let token = tempfile::NamedTempFile::new()?;
+    std::fs::write(&token, "a-token-for-operators")?;
+    let (_, writer, text) = ruled();
+    let setup = log.of(Setup::config(text)).with("admin.token_file", token.path().display());
+    let node = Node::start(&setup)?;
+    let client = Client::new(node.demo(), WITH_BATCHES).with_key(&writer).opened(json!({})).await?;
+    let url = format!("{}/revocations?tenant=demo&subject=ada", node.admin);
+    let order = reqwest::Client::new().post(url).bearer_auth("a-token-for-operators");
+    check::status(&order.send().await?, 200)?;
+    let record = log.one(|record| record["kind"] == "revoked").await?;
+    ensure!(record["subject"] == "ada" && record["tenant"] == "demo", "{record}");
+    ensure!(record["by"] == "admin.token_file" && record["action"] == "revoke", "{record}");
+    check::status(&client.send(client.call("rh_echo", json!({}))).await?, 401)?;
+    let refused = log.one(|record| record["kind"] == "sign_in_failed").await?;
+    ensure!(refused["reason"] == "revoked", "{refused}");
+    Ok(())
+}

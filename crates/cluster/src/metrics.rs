@@ -98,7 +98,7 @@ pub(crate) fn set_lease_age(age: Duration) {
 pub(crate) fn show(lease_span: Duration) {
     LEASE_SPAN.set(lease_span.as_secs_f64());
     LazyLock::force(&LEASE_AGE);
-    for gauge in [&NODES, &LINKS, &STABILISING] {
+    for gauge in [&NODES, &LINKS, &STABILISING, &REVOCATIONS] {
         LazyLock::force(gauge);
     }
     let counters = [&RENEWALS_FAILED, &LEASES_LOST, &LINKS_BROKEN, &MARKED];
