@@ -2,6 +2,7 @@
 //! Prometheus for every panel and every rule.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -22,8 +23,13 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 41] = [
+const ONLY_IN_TROUBLE: [&str; 48] = [
     "roundhouse_access_log_left_out_total",
+    "roundhouse_audit_failing",
+    "roundhouse_audit_left_out_total",
+    "roundhouse_audit_queue_bytes",
+    "roundhouse_audit_refused_total",
+    "roundhouse_audit_writes_failed_total",
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
     "roundhouse_calls_sent_by_relay_total",
@@ -49,6 +55,7 @@ const ONLY_IN_TROUBLE: [&str; 41] = [
     "roundhouse_session_bytes",
     "roundhouse_sessions_evicted_total",
     "roundhouse_session_bytes_reliefs_total",
+    "roundhouse_tenant_limited_total",
     "roundhouse_tenant_session_bytes",
     "roundhouse_tenant_stored_bytes",
     "roundhouse_peer_links_refused_total",
@@ -56,6 +63,7 @@ const ONLY_IN_TROUBLE: [&str; 41] = [
     "roundhouse_redis_connections_broken_total",
     "roundhouse_redis_repeats_total",
     "roundhouse_requests_held",
+    "roundhouse_revocations",
     "roundhouse_sessions_reclaimed_total",
     "roundhouse_sessions_refused_total",
     "roundhouse_settings_reloads_total",
@@ -66,9 +74,9 @@ const ONLY_IN_TROUBLE: [&str; 41] = [
     "roundhouse_takeovers_failed_total",
 ];
 
-/// Three nodes that share a Redis, and trace everything: a tenant in process, and a tenant with a separate
-/// program.
-fn cluster(redis: &Redis, collector: &Collector) -> Result<Vec<Node>> {
+/// Three nodes that share a Redis, trace everything and write one audit log: a tenant in process, which has
+/// a limit, and a tenant with a separate program.
+fn cluster(redis: &Redis, collector: &Collector, audit: &Path) -> Result<Vec<Node>> {
     let config = format!(
         "[store]
          url = '{}'
@@ -77,8 +85,13 @@ fn cluster(redis: &Redis, collector: &Collector) -> Result<Vec<Node>> {
          secret = 'known to these three nodes, no secret'
          [sessions]
          sleep_after_secs = 1
+         [audit]
+         to = 'file'
+         file = '{}'
          [tenants.demo]
          auth = 'open'
+         [tenants.demo.rates.all]
+         rate = '100000/s'
          [tenants.demo.backends.main]
          kind = 'native'
          name = 'everything'
@@ -88,6 +101,7 @@ fn cluster(redis: &Redis, collector: &Collector) -> Result<Vec<Node>> {
          kind = 'stdio'
          command = '{}'",
         redis.url(),
+        audit.display(),
         tools::built("everything").display()
     );
     (0..3).map(|_| Node::start(&collector.of(Setup::config(config.clone())))).collect()
@@ -181,7 +195,8 @@ async fn every_panel_and_every_rule_has_something_to_say_of_a_cluster_in_a_hard_
 -> Result<()> {
     let began = Instant::now();
     let (redis, collector) = (Redis::start()?, Collector::start().await?);
-    let mut nodes = cluster(&redis, &collector)?;
+    let folder = tempfile::tempdir()?;
+    let mut nodes = cluster(&redis, &collector, &folder.path().join("audit.log"))?;
     let admins: Vec<String> = nodes.iter().map(|node| node.admin.clone()).collect();
     let admins: Vec<&str> = admins.iter().map(String::as_str).collect();
     let prometheus = Prometheus::start(&admins).await?;

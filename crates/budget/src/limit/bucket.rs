@@ -24,6 +24,14 @@ impl Bucket {
         self.level = self.level.min(max);
     }
 
+    /// Changes the rate and the most, and adds tokens or takes them back. The most applies to what is there
+    /// afterwards: of tokens that are taken back, some may be above it.
+    pub fn change_and_add(&mut self, per_sec: f64, max: f64, tokens: f64, now: Duration) {
+        self.fill(now);
+        (self.per_sec, self.max) = (per_sec, max);
+        self.level = (self.level + tokens).min(max);
+    }
+
     /// Adds tokens, or takes them back: more than there are, if need be.
     pub fn add(&mut self, tokens: f64, now: Duration) {
         self.fill(now);

@@ -145,6 +145,10 @@ impl RateOfNode {
         match self.state {
             State::Fresh(_) => Refused::Wait,
             State::Shared(_) if self.rate.is_of_whole_tokens() => Refused::Wait,
+            // Others have had the demand so far: the next share follows what is asked for here.
+            State::Shared(_) if self.bucket.wait().is_none_or(|wait| wait > INTERVAL) => {
+                Refused::Wait
+            }
             _ => Refused::Over(self.retry_after()),
         }
     }
@@ -208,8 +212,7 @@ impl RateOfNode {
         if self.state == State::Alone || until <= now || self.is_idle(now) {
             return;
         }
-        self.bucket.change(grant.per_sec, grant.max, now);
-        self.bucket.add(grant.tokens, now);
+        self.bucket.change_and_add(grant.per_sec, grant.max, grant.tokens, now);
         (self.state, self.had_share) = (State::Shared(until), true);
     }
 

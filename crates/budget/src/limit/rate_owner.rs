@@ -12,6 +12,10 @@ use super::{Grant, INTERVAL, Member, Rate, Report, SILENT, VALID};
 /// How much of a lower demand counts at once. A higher one counts for half.
 const FALL: f64 = 0.2;
 
+/// The part of the rate that is divided equally among nodes with little demand. Their next requests find
+/// tokens then: while the limit is not used up, a node gets far more than it asked for last.
+const RESERVED: f64 = 0.02;
+
 /// The owner of one rate.
 #[derive(Clone, Debug)]
 pub struct RateOwner {
@@ -121,14 +125,12 @@ impl RateOwner {
 
     fn grant(&mut self, at: usize, members: &[Member], now: Duration) -> Grant {
         let active = |reporter: &Reporter| reporter.is_valid(now);
-        let demands: Vec<f64> =
-            self.reporters.iter().filter(|r| active(r)).map(|r| r.demand).collect();
+        let nodes = self.reporters.iter().filter(|r| active(r)).count();
+        let least = self.rate.per_sec * RESERVED / nodes as f64;
+        let demand = |reporter: &Reporter| reporter.demand.max(least);
+        let demands: Vec<f64> = self.reporters.iter().filter(|r| active(r)).map(demand).collect();
         let position = self.reporters[..at].iter().filter(|r| active(r)).count();
-        let sum: f64 = demands.iter().sum();
-        let weight = match sum > 0.0 {
-            true => demands[position] / sum,
-            false => 1.0 / demands.len() as f64,
-        };
+        let weight = demands[position] / demands.iter().sum::<f64>();
         self.reserve = self.reserve.min(self.room());
         if self.rate.is_of_whole_tokens() {
             return self.grant_whole(at, weight, now);

@@ -198,3 +198,30 @@ fn the_last_one_goes_to_each_node_that_asks_by_turns() {
     }
     assert!(taken.iter().all(|taken| *taken > 10), "{taken:?}");
 }
+
+/// Two nodes with requests far below the rate; those of one become few.
+#[test]
+fn a_node_that_asked_for_little_has_tokens_while_the_limit_is_not_used_up() {
+    let rate = Rate { per_sec: 1_000.0, burst: 1_000.0 };
+    let members = [0, 1].map(|node| Member { node, is_linked: true });
+    let mut owner = RateOwner::new(rate, Duration::ZERO);
+    let mut nodes = [0, 1].map(|_| RateOfNode::new(rate, 2, Duration::ZERO));
+    for at in (0..20_000).step_by(10) {
+        for (index, node) in nodes.iter_mut().enumerate() {
+            let asks = match index {
+                0 => at % 50 == 0,
+                _ => at < 1_000 || at % 300 == 0,
+            };
+            if asks {
+                let taken = node.take(1, 1, ms(at));
+                assert!(matches!(taken, Ok(1) | Err(Refused::Wait)), "{at} {index} {taken:?}");
+            }
+            if at % 100 == 0
+                && let Some(report) = node.report(ms(at))
+            {
+                let grant = owner.report(index as u64, report, rate, &members, ms(at));
+                node.grant(grant, ms(at), ms(at));
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Redis servers that are stopped with the test that started them.
 
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::LazyLock;
@@ -133,6 +133,12 @@ impl Server {
     pub(crate) fn restart(self) -> Self {
         let (port, arguments) = (self.port, self.arguments.clone());
         drop(self);
+        // A killed process keeps its sockets for a moment: it is no child of this one, so none waits for it.
+        let until = Instant::now() + START;
+        while TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err() {
+            assert!(Instant::now() < until, "the killed server still has port {port}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         Self::start_at(port, tempfile::tempdir().expect("a directory"), arguments)
     }
 
