@@ -225,3 +225,12 @@ fn a_node_that_asked_for_little_has_tokens_while_the_limit_is_not_used_up() {
         }
     }
 }
+
+#[test]
+fn tokens_above_a_smaller_most_are_given_back_once() {
+    let mut bucket = Bucket::new(10.0, 500.0, 500.0, Duration::ZERO);
+    bucket.change_and_add(1.0, 100.0, -400.0, Duration::ZERO);
+    assert_eq!(bucket.level(Duration::ZERO), 100.0);
+    bucket.change_and_add(1.0, 300.0, 150.0, Duration::ZERO);
+    assert_eq!(bucket.level(Duration::ZERO), 250.0);
+}
