@@ -91,7 +91,7 @@ mod tests {
         let keyed = one.make(&ada, 0, false);
         assert!(!digests(&["two"]).is_of(keyed, &ada, 0));
         assert!(!digests(&[]).is_of(keyed, &ada, 0));
-        assert_ne!(keyed.0, ada.digest(), "whoever reads it could try names");
+        assert_ne!(keyed.0, ada.digest(), "a reader of the record could try names");
     }
 
     #[test]

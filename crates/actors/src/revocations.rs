@@ -31,7 +31,7 @@ const PEER_PATIENCE: Duration = Duration::from_millis(500);
 /// The interval at which revocations that have ended are forgotten.
 const FORGET: Duration = Duration::from_secs(60);
 
-/// How long to wait before a session whose mailbox was full is told again.
+/// The interval at which a stop request is sent again to a session whose mailbox was full.
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// What an operator wants.

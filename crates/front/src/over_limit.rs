@@ -1,4 +1,4 @@
-//! A limit that is reached, and what the client is told.
+//! A limit that is reached, and the answer to the client.
 
 use std::sync::Arc;
 use std::time::Duration;
