@@ -1,7 +1,7 @@
 //! The records of one thread that wait for the writer, and the calls that wait for their records.
 //!
 //! Only this thread adds to the queue, and the writer takes from it, so the lock is almost never
-//! waited for. At the end of a tick the writer is told once of all records of the tick.
+//! waited for. At the end of a tick the writer is woken once for all records of the tick.
 
 use std::collections::HashMap;
 use std::mem;
@@ -39,7 +39,7 @@ struct Pending {
     batch: Batch,
     /// The buffer of a batch that was written.
     spare: Vec<u8>,
-    /// Whether the end of the tick is awaited, at which the writer is told.
+    /// Whether the writer will be woken at the end of this tick.
     is_deferred: bool,
     /// Whether a call waits for a record of the tick.
     is_waited_for: bool,

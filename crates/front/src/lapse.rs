@@ -39,7 +39,7 @@ pub(crate) enum Accepted {
     Open,
     /// This key.
     Key(KeyDigest),
-    /// A token that ends then, and that was issued then, if it says so.
+    /// A token with this end, and with the time of its `iat`, if it has one.
     Token { expires: SystemTime, issued: Option<SystemTime> },
 }
 

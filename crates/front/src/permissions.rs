@@ -56,7 +56,7 @@ impl Grant {
         self.client.scopes == *scopes
     }
 
-    /// Whether this follows from these rules, whatever the attributes.
+    /// Whether these are the rules by which the client was judged. Its attributes are not compared.
     pub(crate) fn is_by(&self, permissions: &Permissions) -> bool {
         *self.permissions == *permissions
     }

@@ -32,7 +32,7 @@ pub struct Identity {
     pub claims: ClaimValues,
     /// When the token ends, the permitted difference of clocks included.
     pub expires: SystemTime,
-    /// When the token was issued, if it says so.
+    /// When the token was issued, if it has an `iat`.
     pub issued: Option<SystemTime>,
 }
 

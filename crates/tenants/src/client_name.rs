@@ -1,4 +1,4 @@
-//! The names of principals: how a client is told from every other one at an endpoint.
+//! The names of principals, which identify each client at an endpoint.
 
 use crate::Principal;
 
