@@ -24,9 +24,20 @@ pub enum Named<'a> {
     Nothing,
 }
 
-/// A message that parsers could read in two ways.
+/// Most members of an object that is looked at: a message, its parameters, or a reference in these. Each is
+/// compared with each other one.
+const MEMBERS_MAX: usize = 256;
+
+/// Longest name or URI as JSON text. It is compared with all patterns of a tenant, a URI in each of its
+/// forms.
+const NAME_BYTES_MAX: usize = 16 << 10;
+
+/// A message that parsers could read in two ways, or that is too long to be compared with rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the message names what it is about twice, or not at all; send each member once")]
+#[error(
+    "the message names what it is about twice, or not at all, or has over 256 members or 16 KiB of a name; \
+     send each member once"
+)]
 pub struct Ambiguous;
 
 /// What a message is about.
@@ -86,6 +97,9 @@ const DECIDING: [&str; 9] =
 /// decides is in its own case. Names beyond visible ASCII are refused: parsers that ignore case take
 /// some of them for ASCII letters.
 fn is_clear(object: &Object<'_>) -> bool {
+    if object.members.len() > MEMBERS_MAX {
+        return false;
+    }
     let names: Vec<&str> = object.members.iter().map(|(name, _)| &**name).collect();
     names.iter().enumerate().all(|(at, name)| {
         let is_plain = name.bytes().all(|byte| byte.is_ascii_graphic());
@@ -96,7 +110,7 @@ fn is_clear(object: &Object<'_>) -> bool {
 }
 
 fn text<'a>(object: &Object<'a>, key: &str) -> Option<Cow<'a, str>> {
-    let value = object.get(key)?;
+    let value = object.get(key).filter(|value| value.len() <= NAME_BYTES_MAX)?;
     match value.strip_prefix('"')?.strip_suffix('"')? {
         plain if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
         _ => serde_json::from_str(value).ok().map(Cow::Owned),
@@ -178,5 +192,27 @@ mod tests {
         }
         let both = r#"{"ref":{"name":"a","uri":"x:/a"}}"#;
         assert_eq!(named(&of("completion/complete", both)), Err(Ambiguous));
+    }
+
+    #[test]
+    fn what_would_take_long_to_compare_names_nothing() {
+        let with_members = |count: usize| {
+            let more: String = (1..count).map(|n| format!(",\"{n}\":1")).collect();
+            (format!(r#"{{"name":"a"{more}}}"#), more)
+        };
+        let (fits, too_many) = (with_members(MEMBERS_MAX), with_members(MEMBERS_MAX + 1));
+        assert!(named(&of("tools/call", &fits.0)).is_ok());
+        assert_eq!(named(&of("tools/call", &too_many.0)), Err(Ambiguous));
+        let reference = format!(r#"{{"ref":{}}}"#, too_many.0);
+        assert_eq!(named(&of("completion/complete", &reference)), Err(Ambiguous));
+        let envelope = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list"{}}}"#, too_many.1);
+        assert_eq!(named(&message(&envelope)), Err(Ambiguous));
+        // Arguments are not looked at.
+        let arguments = format!(r#"{{"name":"a","arguments":{}}}"#, too_many.0);
+        assert!(named(&of("tools/call", &arguments)).is_ok());
+        let named_at =
+            |length: usize| of("tools/call", &format!(r#"{{"name":"{}"}}"#, "a".repeat(length)));
+        assert!(named(&named_at(NAME_BYTES_MAX - 2)).is_ok());
+        assert_eq!(named(&named_at(NAME_BYTES_MAX - 1)), Err(Ambiguous));
     }
 }
