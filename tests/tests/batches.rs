@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
+use tests::audit_log::{Log, is_begin};
 use tests::check::{self, Id};
 use tests::mcp::{Client, DRAFT, is_response};
 use tests::sse::Events;
@@ -159,6 +160,78 @@ async fn without_a_session_an_array_is_read_and_misses_its_session() -> Result<(
     check::status(&response, 400)?;
     let text = response.text().await?;
     ensure!(text.to_lowercase().contains("session"), "not about the session: {text}");
+    Ok(())
+}
+
+/// Of one client with a key: permissions, a limit and the audit log decide about each member, also about
+/// members with the same id.
+#[tokio::test]
+async fn each_member_is_judged_limited_and_recorded_by_itself() -> Result<()> {
+    let key = format!("rhk_{}", "1".repeat(64));
+    let settings = format!(
+        "[tenants.demo]
+         auth = 'keys'
+         [tenants.demo.keys.ada]
+         sha256 = '{}'
+         [tenants.demo.permissions.all]
+         tools = ['test_simple_*', 'rh_echo']
+         [tenants.demo.rates.echoes]
+         rate = '1/h'
+         tools = ['rh_echo']
+         [tenants.demo.backends.main]
+         kind = 'native'
+         name = 'everything'
+        ",
+        check::sha256(&key)
+    );
+    let log = Log::new()?;
+    let node = Node::start(&log.of(Setup::config(settings)))?;
+    let client = Client::new(node.demo(), WITH_BATCHES).with_key(&key).opened(json!({})).await?;
+    let call = |id: &str, tool: &str| {
+        let mut call = client.call(tool, json!({}));
+        call["id"] = json!(id);
+        call
+    };
+    let notify =
+        json!({ "jsonrpc": "2.0", "method": "tools/call", "params": { "name": "rh_crash" } });
+    let batch = json!([
+        call("allowed", "test_simple_text"),
+        call("first", "rh_echo"),
+        call("twice", "rh_echo"),
+        call("twice", "rh_crash"),
+        call("denied", "rh_crash"),
+        client.message("tools/list", json!({})),
+        notify,
+    ]);
+    let answers = answers(post(&client, &batch).await?).await?;
+    let codes = |id: &str| -> Vec<Option<i64>> {
+        let of = answers.iter().filter(|answer| answer["id"] == id);
+        let mut codes: Vec<_> = of.map(|answer| answer["error"]["code"].as_i64()).collect();
+        codes.sort_unstable();
+        codes
+    };
+    ensure!(codes("allowed") == [None] && codes("first") == [None], "{answers:?}");
+    ensure!(codes("twice") == [Some(-32602), Some(-32000)], "{answers:?}");
+    ensure!(codes("denied") == [Some(-32602)], "{answers:?}");
+    let lists = answers.iter().filter_map(|answer| answer["result"]["tools"].as_array());
+    let names: Vec<_> = lists.flatten().filter_map(|tool| tool["name"].as_str()).collect();
+    let may_see = |name: &&str| name.starts_with("test_simple_") || *name == "rh_echo";
+    ensure!(names.len() > 1 && names.iter().all(may_see), "{names:?}");
+    for tool in ["test_simple_text", "rh_echo"] {
+        let begin = log.one(|record| is_begin(record, tool)).await?;
+        ensure!(begin["subject"] == "ada", "{begin}");
+        log.end_of(&begin).await?;
+    }
+    let refused = log.find(4, |record| record["kind"] == "refused").await?;
+    let reasons = |reason: &str, tool: &str| {
+        refused.iter().filter(|one| one["reason"] == reason && one["tool"] == tool).count()
+    };
+    ensure!(reasons("limits", "rh_echo") == 1, "{refused:?}");
+    ensure!(reasons("permissions", "rh_crash") == 2, "{refused:?}");
+    // The notification names no tool in its record.
+    let notified = |one: &&Value| one["reason"] == "permissions" && one.get("tool").is_none();
+    ensure!(refused.iter().filter(notified).count() == 1, "{refused:?}");
+    ensure!(refused.iter().all(|one| one["subject"] == "ada"), "{refused:?}");
     Ok(())
 }
 

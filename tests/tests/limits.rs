@@ -138,6 +138,22 @@ async fn rates_of_clients_keys_and_tools_count_by_themselves() -> Result<()> {
         "params": { "name": "x", "Name": "test_simple_text" } });
     let answer = night.ask(two).await?;
     ensure!(answer["error"]["code"] == -32602, "{answer}");
+    // They could also read a call in what is none here, or does not count.
+    let name = json!({ "name": "test_simple_text" });
+    for (hidden, status) in [
+        (json!({ "method": "tools/list", "Method": "tools/call", "id": 72 }), 200),
+        (json!({ "method": "notifications/x", "Method": "tools/call", "Id": 73 }), 400),
+        (json!({ "result": {}, "Method": "tools/call", "id": 74 }), 400),
+    ] {
+        let mut hidden = hidden;
+        hidden["jsonrpc"] = json!("2.0");
+        hidden["params"] = name.clone();
+        let response = night.send(hidden.clone()).await?;
+        ensure!(response.status() == status, "{hidden}: {}", response.status());
+        let answer: Value = response.json().await?;
+        ensure!(answer["error"]["code"] == -32602, "{hidden}: {answer}");
+    }
+    night.notify("notifications/x", json!({})).await?;
     Ok(())
 }
 

@@ -156,6 +156,26 @@ async fn what_a_client_may_not_use_is_not_there_for_it() -> Result<()> {
     reader.is_well().await
 }
 
+/// A client that may not begin a session begins none with either transport.
+#[tokio::test]
+async fn a_client_that_may_not_initialize_opens_no_session() -> Result<()> {
+    let settings = Ruled::new();
+    let denied = "['logging/*', 'initialize']";
+    let node = Node::start(&Setup::config(settings.text.replace("['logging/*']", denied)))?;
+    let client = Client::new(node.demo(), NEWEST).with_key(&settings.reader);
+    let introduction = client.introduction(json!({}));
+    let response = client.send(client.message("initialize", introduction.clone())).await?;
+    check::refused(response, 403, -32602, check::Id::Any).await?;
+    let old = Client::new(node.demo().replace("/mcp", "/sse"), "2024-11-05");
+    let old = old.with_key(&settings.reader);
+    let mut events = Events::of(old.get(None).await?)?;
+    let endpoint = events.next().await?.context("no event")?.data.context("no data")?;
+    let mut poster = old.twin();
+    poster.url = format!("{}{endpoint}", node.base);
+    let response = poster.send(poster.message("initialize", introduction)).await?;
+    check::refused(response, 403, -32602, check::Id::Any).await
+}
+
 #[tokio::test]
 async fn each_member_of_a_batch_is_judged_by_itself() -> Result<()> {
     let settings = Ruled::new();

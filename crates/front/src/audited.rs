@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use audit::{CallId, Entry, Held, Recorder, SessionDigest, Ticket};
 use bytes::Bytes;
-use protocol::{About, Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
+use protocol::{About, Body as Posted, Message, Method, Request, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome, TraceId};
 use tenants::{Principal, Tenant};
 use tokio::time::{MissedTickBehavior, interval};
@@ -53,8 +53,8 @@ pub(crate) struct Audited {
     sign_in: Option<SignInProblem>,
     /// Whether a record says already that the request was refused.
     is_refusal_recorded: bool,
-    /// The members of a batch that are over a limit, which have their records.
-    over_limits: Vec<RequestId>,
+    /// The places in the batch of the members that are over a limit, which have their records.
+    over_limits: Vec<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -312,9 +312,10 @@ impl Audited {
                 self.refuse(message, "permissions", why.code());
             }
             (Ok(Posted::Batch(after)), Posted::Batch(before)) => {
-                for (after, before) in std::iter::zip(after, before) {
+                for (at, (after, before)) in std::iter::zip(after, before).enumerate() {
                     match (after, before) {
-                        (Err(rejection), Ok(_)) if self.is_over_limit(rejection) => {}
+                        // By its place: a client may use an id twice.
+                        (Err(_), Ok(_)) if self.over_limits.contains(&at) => {}
                         (Err(rejection), Ok(message)) => {
                             self.refuse(message, "permissions", Some(rejection.code.number()));
                         }
@@ -332,18 +333,13 @@ impl Audited {
         }
     }
 
-    /// Records that a request is over a limit. `is_only`: it is no member of a batch.
-    pub(crate) fn over_limit(&mut self, message: &Message, code: i32, is_only: bool) {
+    /// Records that a message is over a limit. `at`: its place in a batch.
+    pub(crate) fn over_limit(&mut self, message: &Message, code: i32, at: Option<usize>) {
         self.refuse(message, "limits", Some(code));
-        match message {
-            _ if is_only => self.is_refusal_recorded = true,
-            Message::Request(request) => self.over_limits.push(request.id.clone()),
-            Message::Notification(_) | Message::Response(_) => {}
+        match at {
+            None => self.is_refusal_recorded = true,
+            Some(at) => self.over_limits.push(at),
         }
-    }
-
-    fn is_over_limit(&self, rejection: &Rejection) -> bool {
-        rejection.id.as_ref().is_some_and(|id| self.over_limits.contains(id))
     }
 
     /// Records that a message is refused, and not dispatched.

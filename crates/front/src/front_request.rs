@@ -197,6 +197,20 @@ impl Service {
         judged
     }
 
+    /// The same where a status has to say that the client may not send the message.
+    pub(crate) fn permitted_or_refused(
+        &self,
+        request: &mut FrontRequest<'_>,
+        endpoint: Endpoint,
+        body: Posted,
+        raw: &Bytes,
+    ) -> Result<Posted, Refused> {
+        self.permitted(request, body, raw).map_err(|why| match why {
+            NotPermitted::Needs(scopes, id) => self.step_up(request, endpoint, &scopes).of(id),
+            NotPermitted::Refused(rejection) => Refused::not_permitted(rejection),
+        })
+    }
+
     /// The body without the requests that are over a limit of the tenant.
     pub(crate) async fn within_limits(
         &self,

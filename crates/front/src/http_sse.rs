@@ -12,7 +12,6 @@ use crate::audited::Dispatched;
 use crate::body::Body;
 use crate::drain::Present;
 use crate::front_request::{FrontRequest, Service};
-use crate::permissions::NotPermitted;
 use crate::refusal::Refused;
 use crate::route::Endpoint;
 use crate::sse_body::SseBody;
@@ -70,10 +69,7 @@ pub(crate) async fn post(
     request.exchange.posted(&mut body, Some(&request.head.headers));
     // A status: the answer to a request goes to another connection.
     let body = service.within_limits(request, body).await?;
-    let body = service.permitted(request, body, &raw).map_err(|why| match why {
-        NotPermitted::Needs(scopes, id) => service.step_up(request, Endpoint::Sse, &scopes).of(id),
-        NotPermitted::Refused(rejection) => Refused::not_permitted(rejection),
-    })?;
+    let body = service.permitted_or_refused(request, Endpoint::Sse, body, &raw)?;
     request.record(Dispatched::AnsweredElsewhere(&body)).await?;
     let mut replies = service.handle.post(&request.caller(session), body, None);
     let first = replies.next().await;

@@ -1,7 +1,8 @@
 //! The limits of tenants at the front: which requests there is a token for, and what the others get.
 //!
 //! Each request of a body counts by itself, before its permissions are looked at. Notifications and
-//! responses are not counted: nothing could be answered to them. The decision takes no round trip. A
+//! responses are not counted: nothing could be answered to them. Where a rate has tools, they are refused
+//! if a server could read a call in them. The decision takes no round trip. A
 //! request that finds a limit without a share waits for one, for an interval at most.
 
 mod thread;
@@ -10,9 +11,7 @@ use std::cell::RefCell;
 
 use actors::{Counted, NodeLimits};
 use budget::limit::INTERVAL;
-use protocol::{
-    Ambiguous, Body as Posted, ErrorCode, Message, Method, Named, Rejection, RequestId, named,
-};
+use protocol::{Ambiguous, Body as Posted, ErrorCode, Message, Named, Rejection, RequestId, named};
 use tenants::Tenant;
 use tokio::time::{Instant, sleep_until};
 
@@ -21,6 +20,7 @@ use thread::{Subject, ThreadLimits};
 use crate::authentication::Credential;
 use crate::exchange::Exchange;
 use crate::over_limit::{LimitKind, OverLimit};
+use crate::permissions::id_of;
 use crate::refusal::Refused;
 
 /// Most requests of one tenant that wait for a share at one thread. Others are refused at once.
@@ -56,6 +56,12 @@ impl Limited {
             Self::Over(..) => ErrorCode::Refused,
             Self::Ambiguous(_) => ErrorCode::InvalidParams,
         }
+    }
+
+    /// The id of the request; `None` if the message is none.
+    pub(crate) fn id(&self) -> Option<&RequestId> {
+        let (Self::Over(_, id) | Self::Ambiguous(id)) = self;
+        id.as_ref()
     }
 
     /// The JSON-RPC error.
@@ -98,15 +104,15 @@ impl Limits {
         }
         match body {
             Posted::One(message) => {
-                self.admit_message(tenant, credential, &message, exchange, true).await?;
+                self.admit_message(tenant, credential, &message, exchange, None).await?;
                 Ok(Posted::One(message))
             }
             Posted::Batch(members) => {
                 let mut admitted = Vec::with_capacity(members.len());
-                for member in members {
+                for (at, member) in members.into_iter().enumerate() {
                     admitted.push(match member {
                         Ok(message) => self
-                            .admit_message(tenant, credential, &message, exchange, false)
+                            .admit_message(tenant, credential, &message, exchange, Some(at))
                             .await
                             .map(|()| message)
                             .map_err(Limited::into_rejection),
@@ -118,19 +124,18 @@ impl Limits {
         }
     }
 
-    /// Takes what one message needs of each limit that applies to it. `is_only`: it is no member of a
-    /// batch.
+    /// Takes what one message needs of each limit that applies to it. `at`: its place in a batch.
     pub(crate) async fn admit_message(
         &self,
         tenant: &Tenant,
         credential: &Credential,
         message: &Message,
         exchange: &mut Exchange,
-        is_only: bool,
+        at: Option<usize>,
     ) -> Result<(), Limited> {
         let admitted = self.judge_message(tenant, credential, message, exchange).await;
         if let (Err(limited), Some(audited)) = (&admitted, exchange.audited()) {
-            audited.over_limit(message, limited.code().number(), is_only);
+            audited.over_limit(message, limited.code().number(), at);
         }
         admitted
     }
@@ -142,19 +147,16 @@ impl Limits {
         message: &Message,
         exchange: &mut Exchange,
     ) -> Result<(), Limited> {
-        let (Some(limits), Message::Request(request)) = (&tenant.cluster_limits, message) else {
-            return Ok(());
+        let Some(limits) = &tenant.cluster_limits else { return Ok(()) };
+        let tool = match limits.has_tools().then(|| named(message)) {
+            Some(Ok(Named::Tool(name))) => Some(name),
+            Some(Ok(_)) | None => None,
+            // A server could take it for a call of another tool, also if this node takes it for a
+            // message that does not count.
+            Some(Err(Ambiguous)) => return Err(Limited::Ambiguous(id_of(message))),
         };
+        let Message::Request(request) = message else { return Ok(()) };
         let id = || Some(request.id.clone());
-        let tool = match limits.has_tools() && request.method == Method::ToolsCall {
-            true => match named(message) {
-                Ok(Named::Tool(name)) => Some(name),
-                Ok(_) => None,
-                // A server could take it for a call of another tool.
-                Err(Ambiguous) => return Err(Limited::Ambiguous(id())),
-            },
-            false => None,
-        };
         let key = if limits.has_keys() { credential.key_name(tenant) } else { None };
         let subject =
             Subject { principal: credential.principal.name(), key, tool: tool.as_deref() };

@@ -165,7 +165,8 @@ impl Verdict {
     }
 }
 
-fn id_of(message: &Message) -> Option<RequestId> {
+/// The id, if the message is a request.
+pub(crate) fn id_of(message: &Message) -> Option<RequestId> {
     match message {
         Message::Request(request) => Some(request.id.clone()),
         _ => None,

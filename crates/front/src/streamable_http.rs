@@ -68,7 +68,10 @@ async fn post(
     request.exchange.of_session(&session);
     let body = match service.within_limits(request, body).await {
         Ok(body) => body,
-        Err(limited) => return Ok(answer_with_error(request, &limited.into_rejection())),
+        Err(limited) if limited.id().is_some() => {
+            return Ok(answer_with_error(request, &limited.into_rejection()));
+        }
+        Err(limited) => return Err(limited.into()),
     };
     let body = match service.permitted(request, body, &again) {
         Ok(body) => body,
@@ -116,7 +119,7 @@ async fn post_initialize(
     request: &mut FrontRequest<'_>,
     raw: Bytes,
 ) -> Result<Response<Body>, Refused> {
-    let mut body = protocol::parse(raw, &protocol::Limits::default())?;
+    let mut body = protocol::parse(raw.clone(), &protocol::Limits::default())?;
     request.exchange.posted(&mut body, Some(&request.head.headers));
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let initialize = match body {
@@ -131,10 +134,12 @@ async fn post_initialize(
     let handle = service.creating_handle(request).map_err(|refused| refused.of(id.clone()))?;
     let message = Message::Request(initialize);
     let (credential, exchange) = (&request.credential, &mut *request.exchange);
-    service.limits.admit_message(request.tenant, credential, &message, exchange, true).await?;
+    service.limits.admit_message(request.tenant, credential, &message, exchange, None).await?;
     let allowed = service.limits.check_sessions(request.tenant, exchange).await;
     allowed.map_err(|over| Refused::from(over).of(id.clone()))?;
-    let Message::Request(initialize) = message else { return Err(Refused::no_session()) };
+    let body = Posted::One(message);
+    let body = service.permitted_or_refused(request, Endpoint::Mcp, body, &raw)?;
+    let Posted::One(Message::Request(initialize)) = body else { return Err(Refused::no_session()) };
     let recorded = request.record(Dispatched::Request(&initialize)).await;
     recorded.map_err(|refused| refused.of(id))?;
     let Opened { session, replies } = handle
