@@ -15,6 +15,12 @@ use crate::tools;
 /// How long an issuer may take to start.
 const START: Duration = Duration::from_secs(30);
 
+/// The `exp` of a token that ends in an hour.
+pub fn in_an_hour() -> u64 {
+    let hour = std::time::SystemTime::now() + Duration::from_secs(3_600);
+    hour.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 /// A running authorization server. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Issuer {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use tests::issuers::Issuer;
+use tests::issuers::{Issuer, in_an_hour};
 use tests::mcp::Client;
 use tests::nodes::port;
 use tests::{Node, Setup};
@@ -214,8 +214,7 @@ async fn a_flood_of_opaque_tokens_is_bounded() -> Result<()> {
     );
     let attacked = Attacked::start(&issuer, &more)?;
     let says = json!({
-        "active": true, "sub": "ada", "iat": 3_999_996_400_u64,
-        "exp": 4_000_000_000_u64, "aud": attacked.audience
+        "active": true, "sub": "ada", "exp": in_an_hour(), "aud": attacked.audience
     });
     issuer.introspects("good", says).await?;
     let client = attacked.client("good").opened(json!({})).await?;
@@ -224,8 +223,7 @@ async fn a_flood_of_opaque_tokens_is_bounded() -> Result<()> {
     let before = issuer.introspections().await?;
     // Another tenant with the same issuer.
     let says = json!({
-        "active": true, "sub": "bob", "iat": 3_999_996_400_u64,
-        "exp": 4_000_000_000_u64, "aud": attacked.audience
+        "active": true, "sub": "bob", "exp": in_an_hour(), "aud": attacked.audience
     });
     issuer.introspects("beside", says).await?;
     let beside = Client::new(format!("{}/beside/mcp", attacked.node.base), NEWEST);

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::issuers::Issuer;
+use tests::issuers::{Issuer, in_an_hour};
 use tests::mcp::{Client, final_response};
 use tests::nodes::port;
 use tests::recorded::Recorded;
@@ -346,8 +346,7 @@ async fn claims_of_a_token_decide_like_scopes_also_after_a_change_of_the_rules()
     ensure!(!tools.iter().any(|tool| tool == "test_error_handling"), "{tools:?}");
     // An issuer that is asked about a token says its claims.
     let mut says = claims(json!({ "groups": "staff" }));
-    (says["active"], says["exp"]) = (json!(true), json!(4_000_000_000_u64));
-    says["iat"] = json!(3_999_996_400_u64);
+    (says["active"], says["exp"]) = (json!(true), json!(in_an_hour()));
     issuer.introspects("opaque", says).await?;
     let opaque = opened(&node, "opaque").await?;
     ensure!(opaque.ask(simple(&opaque)).await?.get("result").is_some());

@@ -313,6 +313,16 @@ mod tests {
         assert!(timeout(SHORT, &mut long).await.is_err(), "the rules are the same");
         tenants.replace([tenant("https://other.example")]);
         timeout(SHORT, long).await.unwrap();
+        tenants.replace([tenant("https://i.example")]);
+        let mut at_host = token(Duration::from_secs(60));
+        assert!(timeout(SHORT, &mut at_host).await.is_err());
+        let mut moved = tenant("https://i.example");
+        let hosts = vec!["acme.example".to_owned()];
+        let rules = OauthRules { hosts, ..OauthRules::of_issuer("https://i.example") };
+        let oauth = Some(Arc::new(rules));
+        moved.access = Access::Authenticated(tenants::Credentials { oauth, keys: None });
+        tenants.replace([moved]);
+        timeout(SHORT, at_host).await.expect("its audience may be gone");
     }
 
     #[tokio::test(start_paused = true)]

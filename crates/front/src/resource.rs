@@ -68,7 +68,7 @@ impl PublicUrls {
         if !rules.audiences.is_empty() {
             return rules.audiences.clone();
         }
-        let hosts = tenant.hosts.iter().map(|host| Some(host.as_str())).chain([None]);
+        let hosts = rules.hosts.iter().map(|host| Some(host.as_str())).chain([None]);
         let urls = hosts.flat_map(|host| {
             [Endpoint::Mcp, Endpoint::Sse].map(|endpoint| self.url(&tenant.name, endpoint, host))
         });
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn the_audiences_are_the_urls_of_the_endpoint_or_the_written_ones() {
-        let rules = OauthRules::of_issuer("https://i.example");
         let tenant = tenant(&["acme.example.com"]);
+        let rules = OauthRules::clone(tenant.access.oauth().unwrap());
         let all = urls(Some("https://mcp.example.com")).audiences(&tenant, &rules);
         assert_eq!(
             all,

@@ -180,6 +180,56 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_token_in_use_is_verified_again_after_a_minute_as_well() {
+        let (mut cache, rules, tenant) = (TokenCache::default(), rules(), Arc::from("a"));
+        cache.keep(&tenant, &rules, token(0), identity("ada"));
+        tokio::time::advance(KEPT / 2).await;
+        // It becomes one of the older ones, and moves back when it is found.
+        (1..=TOKENS_MAX / 2).for_each(|n| cache.keep(&tenant, &rules, token(n), identity("bob")));
+        assert!(cache.0["a"].older.contains_key(&token(0)));
+        assert!(cache.find("a", &rules, token(0)).is_some());
+        tokio::time::advance(KEPT / 2).await;
+        assert!(cache.find("a", &rules, token(0)).is_none());
+    }
+
+    #[test]
+    fn a_forgotten_token_does_not_count() {
+        let (mut cache, rules, tenant) = (TokenCache::default(), rules(), Arc::from("a"));
+        cache.keep(&tenant, &rules, token(0), identity("ada"));
+        (1..=TOKENS_MAX / 2).for_each(|n| cache.keep(&tenant, &rules, token(n), identity("bob")));
+        assert!(cache.0["a"].older.contains_key(&token(0)));
+        for number in [0, TOKENS_MAX / 2] {
+            cache.forget("a", token(number));
+            assert!(cache.find("a", &rules, token(number)).is_none(), "{number}");
+        }
+        assert!(cache.find("a", &rules, token(1)).is_some());
+    }
+
+    /// A thread may keep a token under former rules after another has read the new ones.
+    #[test]
+    fn no_token_counts_under_rules_under_which_it_was_not_verified() {
+        let (mut cache, rules, tenant) = (TokenCache::default(), rules(), Arc::from("a"));
+        let others =
+            Arc::new(OauthRules { hosts: vec!["h.example".into()], ..rules.as_ref().clone() });
+        cache.keep(&tenant, &rules, token(1), identity("ada"));
+        cache.keep(&tenant, &others, token(2), identity("ada"));
+        assert!(cache.find("a", &rules, token(2)).is_none());
+        assert!(cache.find("a", &others, token(1)).is_none());
+        assert!(cache.find("a", &others, token(2)).is_some());
+    }
+
+    #[test]
+    fn each_part_of_a_token_counts_in_its_digest() {
+        let token = "x".repeat(200);
+        for at in [0, 99, 199] {
+            let mut other = token.clone();
+            other.replace_range(at..=at, "y");
+            assert_ne!(TokenDigest::of(&token), TokenDigest::of(&other), "{at}");
+        }
+        assert_ne!(TokenDigest::of(&token), TokenDigest::of(&token[1..]));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_tenant_without_tokens_is_forgotten() {
         let (mut cache, rules) = (TokenCache::default(), rules());
         cache.keep(&"a".into(), &rules, token(1), identity("ada"));

@@ -126,6 +126,10 @@ impl Claims {
             Some(issued) => Some(issued.with_skew(Duration::ZERO).ok_or(TokenProblem::Form)?),
             None => None,
         };
+        // Else it would live longer than a revocation counts, and be newer than each of them.
+        if issued.is_some_and(|issued| issued > SystemTime::now() + skew) {
+            return Err(TokenProblem::NotYet);
+        }
         // The time from which it lives at the latest.
         let from = issued.unwrap_or_else(SystemTime::now);
         if expires.duration_since(from).is_ok_and(|lasts| lasts > TOKEN_LASTS_MAX + skew) {
@@ -207,11 +211,43 @@ mod tests {
         let app = Ok("client:https://i.example ada".to_owned());
         assert_eq!(name(r#"{"client_id":"ada","exp":1}"#), app);
         assert_eq!(name(r#"{"azp":"ada","exp":1}"#), app);
+        assert_eq!(name(r#"{"client_id":"ada","azp":"bob","exp":1}"#), app);
         for claims in [r#"{"exp":1}"#, r#"{"sub":"","exp":1}"#] {
             assert_eq!(name(claims), Err(TokenProblem::NoSubject));
         }
         let long = format!(r#"{{"sub":"{}","exp":1}}"#, "x".repeat(513));
         assert_eq!(name(&long), Err(TokenProblem::NoSubject));
+        assert!(name(&long.replacen('x', "", 1)).is_ok());
+    }
+
+    #[test]
+    fn an_audience_is_compared_as_a_whole() {
+        let words = |json: &str| serde_json::from_str::<Words>(json).unwrap();
+        for (json, has) in [
+            (r#""a""#, true),
+            (r#"["b","a"]"#, true),
+            (r#""ab""#, false),
+            (r#""a b""#, false),
+            (r#"["b a","ab"]"#, false),
+            ("[]", false),
+        ] {
+            assert_eq!(words(json).has("a"), has, "{json}");
+        }
+        assert!(!Words::None.has("") && !Words::None.has("a"));
+    }
+
+    #[test]
+    fn a_time_of_issue_is_read_as_it_is() {
+        let issued = |iat: &str| {
+            let claims = format!(r#"{{"sub":"a","exp":1,"iat":{iat}}}"#);
+            identity(&claims).map(|found| found.issued)
+        };
+        let at = |secs: f64| Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(secs));
+        assert_eq!(issued("1"), Ok(at(1.0)));
+        assert_eq!(issued("0.5"), Ok(at(0.5)));
+        for iat in ["-1", "1e300"] {
+            assert_eq!(issued(iat), Err(TokenProblem::Form), "{iat}");
+        }
     }
 
     #[test]
@@ -220,6 +256,7 @@ mod tests {
             r#"{"sub":"a","exp":1,"scope":"x y"}"#,
             r#"{"sub":"a","exp":1,"scp":["x","y"]}"#,
             r#"{"sub":"a","exp":1,"scope":["x"],"scp":" y"}"#,
+            r#"{"sub":"a","exp":1,"scp":["x y"]}"#,
         ] {
             assert_eq!(identity(claims).unwrap().scopes, Scopes::of(["y", "x"]), "{claims}");
         }
@@ -284,6 +321,10 @@ mod tests {
         for scope in ["a ".repeat(257), "x".repeat(8_193)] {
             let claims = format!(r#"{{"sub":"a","exp":1,"scope":"{scope}"}}"#);
             assert_eq!(identity(&claims), Err(TokenProblem::Scopes));
+        }
+        for scope in [format!("{}a", "a ".repeat(255)), "x".repeat(8_192)] {
+            let claims = format!(r#"{{"sub":"a","exp":1,"scope":"{scope}"}}"#);
+            assert!(identity(&claims).is_ok());
         }
     }
 }

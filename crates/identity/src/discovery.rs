@@ -61,13 +61,17 @@ pub(crate) async fn find_keys(client: &Client, issuer: &str) -> Result<String, F
             failed.get_or_insert(Failed::OtherIssuer);
             continue;
         }
-        // An issuer on loopback may have its keys there; one elsewhere must not send this node there.
-        let is_local = issuer.starts_with("http://");
-        let is_allowed = is_fetchable(&metadata.jwks_uri)
-            && (is_local || metadata.jwks_uri.starts_with("https://"));
-        return if is_allowed { Ok(metadata.jwks_uri) } else { Err(Failed::Insecure) };
+        let may_be_there = may_have_keys_at(issuer, &metadata.jwks_uri);
+        return if may_be_there { Ok(metadata.jwks_uri) } else { Err(Failed::Insecure) };
     }
     Err(failed.unwrap_or(Failed::Form("there")))
+}
+
+/// Whether the keys of an issuer may be at this URL. An issuer on loopback may have its keys there; one
+/// elsewhere must not send this node there.
+fn may_have_keys_at(issuer: &str, url: &str) -> bool {
+    let is_local = issuer.starts_with("http://");
+    is_fetchable(url) && (is_local || url.starts_with("https://"))
 }
 
 #[cfg(test)]
@@ -88,5 +92,22 @@ mod tests {
         let all = metadata_urls("https://i.example");
         assert_eq!(all[1], "https://i.example/.well-known/openid-configuration");
         assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn an_issuer_elsewhere_sends_no_node_to_its_own_machine() {
+        let (local, remote) = ("http://127.0.0.1:1", "https://i.example");
+        for (issuer, url, may) in [
+            (remote, "https://keys.example/k", true),
+            (remote, "http://127.0.0.1/k", false),
+            (remote, "http://localhost/k", false),
+            (remote, "http://keys.example/k", false),
+            (remote, "file:///etc/keys", false),
+            (local, "http://127.0.0.1:2/k", true),
+            (local, "https://keys.example/k", true),
+            (local, "http://keys.example/k", false),
+        ] {
+            assert_eq!(may_have_keys_at(issuer, url), may, "{issuer} {url}");
+        }
     }
 }

@@ -106,6 +106,8 @@ fn problem(kind: &ErrorKind) -> TokenProblem {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
     use ring::signature::{Ed25519KeyPair, KeyPair as _};
     use serde_json::{Value, json};
@@ -113,6 +115,11 @@ mod tests {
     use super::*;
 
     const AUDIENCE: &str = "https://mcp.example/mcp";
+
+    /// When these tests began, in seconds since 1970.
+    static NOW: LazyLock<u64> = LazyLock::new(|| {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+    });
 
     fn encoded(bytes: impl AsRef<[u8]>) -> String {
         URL_SAFE_NO_PAD.encode(bytes)
@@ -133,7 +140,8 @@ mod tests {
         let x = encoded(key().public_key());
         let keys = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "x": x, "kid": "ed" }] });
         let keys = KeySet::parse(keys.to_string().as_bytes()).unwrap();
-        let (audiences, claims) = ([AUDIENCE.to_owned()], ClaimValues::of([("groups", "a")]));
+        let audiences = ["https://mcp.example/sse", AUDIENCE].map(str::to_owned);
+        let claims = ClaimValues::of([("groups", "a")]);
         let expected = Expected {
             issuer: "https://i.example",
             audiences: &audiences,
@@ -145,8 +153,8 @@ mod tests {
 
     fn good_claims() -> Value {
         json!({
-            "iss": "https://i.example", "aud": AUDIENCE, "sub": "ada", "iat": 3_999_996_400_u64,
-            "exp": 4_000_000_000_u64, "groups": ["a", "b"]
+            "iss": "https://i.example", "aud": AUDIENCE, "sub": "ada", "iat": *NOW,
+            "exp": *NOW + 3_600, "groups": ["a", "b"]
         })
     }
 
@@ -161,12 +169,100 @@ mod tests {
         assert_eq!(identity.claims, ClaimValues::of([("groups", "a")]));
     }
 
+    /// Checks the token of the good claims with one changed, or without it if it is `null`.
+    #[track_caller]
+    fn check_with(claim: &str, value: Value, expected: Result<(), TokenProblem>) {
+        let mut claims = good_claims();
+        match value {
+            Value::Null => drop(claims.as_object_mut().unwrap().remove(claim)),
+            ref value => claims[claim] = value.clone(),
+        }
+        let token = signed(r#"{"alg":"EdDSA","kid":"ed"}"#, &claims.to_string());
+        assert_eq!(checked(&token).map(drop), expected, "{claim}: {value}");
+    }
+
+    #[test]
+    fn each_claim_refuses_a_token_by_itself() {
+        let other = json!("https://i.example/");
+        for issuer in [other.clone(), json!("https://I.example")] {
+            check_with("iss", issuer, Err(TokenProblem::Issuer));
+        }
+        check_with("iss", json!(["https://i.example"]), Err(TokenProblem::Form));
+        check_with("iss", Value::Null, Err(TokenProblem::Issuer));
+        check_with("aud", json!(["x", AUDIENCE]), Ok(()));
+        check_with("aud", json!("https://mcp.example/sse"), Ok(()));
+        for audience in [json!("https://mcp.example/mcp/"), json!(format!("{AUDIENCE} x")), other] {
+            check_with("aud", audience.clone(), Err(TokenProblem::Audience));
+            check_with("aud", json!([audience]), Err(TokenProblem::Audience));
+        }
+        check_with("aud", Value::Null, Err(TokenProblem::Audience));
+        check_with("aud", json!([]), Err(TokenProblem::Audience));
+        check_with("sub", Value::Null, Err(TokenProblem::NoSubject));
+    }
+
+    /// Times are compared with a second of room for the test itself; the skew is 5 s.
+    #[test]
+    fn each_time_refuses_a_token_by_itself() {
+        let now = *NOW;
+        check_with("exp", json!(now - 1), Ok(()));
+        for late in [now - 7, now - 3_600, 0] {
+            check_with("exp", json!(late), Err(TokenProblem::Expired));
+        }
+        check_with("exp", Value::Null, Err(TokenProblem::NoEnd));
+        check_with("exp", json!((now + 60).to_string()), Err(TokenProblem::Form));
+        for soon in [now - 60, now + 4] {
+            check_with("nbf", json!(soon), Ok(()));
+            check_with("iat", json!(soon), Ok(()));
+        }
+        for far in [now + 60, now + 3_000_000_000] {
+            check_with("nbf", json!(far), Err(TokenProblem::NotYet));
+            check_with("iat", json!(far), Err(TokenProblem::NotYet));
+        }
+        check_with("nbf", json!("soon"), Err(TokenProblem::Form));
+        check_with("iat", Value::Null, Ok(()));
+        // 30 days from its issue, or from now.
+        let lasts_max = 30 * 24 * 3_600;
+        check_with("exp", json!(now + lasts_max), Ok(()));
+        check_with("exp", json!(now + lasts_max + 1), Err(TokenProblem::Lasts));
+        check_with("iat", json!(now - lasts_max), Err(TokenProblem::Lasts));
+    }
+
+    #[test]
+    fn a_header_refuses_a_token_by_itself() {
+        let with = |header: &str| {
+            let header = format!(r#"{{"alg":"EdDSA","kid":"ed"{header}}}"#);
+            checked(&signed(&header, &good_claims().to_string())).map(drop)
+        };
+        for kind in ["JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt", "Application/JWT"] {
+            assert_eq!(with(&format!(r#","typ":"{kind}""#)), Ok(()), "{kind}");
+        }
+        for kind in ["", "JWS", "id+jwt", "logout+jwt", "dpop+jwt", "application/", "x/at+jwt"] {
+            assert_eq!(with(&format!(r#","typ":"{kind}""#)), Err(TokenProblem::Kind), "{kind}");
+        }
+        for names in ["[]", r#"["b64"]"#, r#"["exp"]"#] {
+            assert_eq!(with(&format!(r#","crit":{names}"#)), Err(TokenProblem::Form), "{names}");
+        }
+        let header = |alg: &str, kid: &str| {
+            let header = format!(r#"{{"alg":"{alg}","kid":"{kid}"}}"#);
+            checked(&signed(&header, &good_claims().to_string())).map(drop)
+        };
+        assert_eq!(header("EdDSA", "other"), Err(TokenProblem::Key));
+        for alg in ["none", "HS256", "ES256", "RS256", "eddsa"] {
+            assert_eq!(header(alg, "ed"), Err(TokenProblem::Algorithm), "{alg}");
+        }
+        assert!(is_jwt("a.b.c"));
+        for other in ["a.b", "a.b.c.d", "a.b.c.d.e", "abc"] {
+            assert!(!is_jwt(other), "{other}");
+        }
+    }
+
     /// JSON that is like a header or like claims.
     fn near() -> impl Strategy<Value = String> {
         let names = [
             "alg", "kid", "typ", "crit", "jwk", "x5c", "iss", "aud", "sub", "iat", "exp", "nbf",
             "groups",
         ];
+        let end = (*NOW + 3_600).to_string();
         let values = [
             "\"none\"",
             "\"HS256\"",
@@ -181,12 +277,13 @@ mod tests {
             "[]",
             "[\"https://mcp.example/mcp\",7]",
             "{\"a\":[]}",
-            "4000000000",
+            &end,
             "-1e300",
             "null",
             "\"\\ud800\"",
         ];
-        let member = (prop::sample::select(names.to_vec()), prop::sample::select(values.to_vec()));
+        let values = values.map(str::to_owned).to_vec();
+        let member = (prop::sample::select(names.to_vec()), prop::sample::select(values));
         prop::collection::vec(member, 0..7).prop_map(|members| {
             let members = members.iter().map(|(name, value)| format!("\"{name}\":{value}"));
             format!("{{{}}}", members.collect::<Vec<_>>().join(","))
@@ -215,7 +312,7 @@ mod tests {
             if checked(&token).is_ok() {
                 let read: Value = serde_json::from_str(&claims).unwrap();
                 prop_assert_eq!(&read["iss"], "https://i.example");
-                prop_assert_eq!(&read["exp"], 4_000_000_000_u64);
+                prop_assert_eq!(&read["exp"], *NOW + 3_600);
                 prop_assert!(read["sub"].is_string());
                 prop_assert!(head.contains("EdDSA"));
             }

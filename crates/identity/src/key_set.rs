@@ -155,7 +155,10 @@ mod tests {
         assert!(set(&[&one, ec]).find(&header(Algorithm::RS256, None)).is_ok());
         assert!(set(&[&one, ec]).find(&header(Algorithm::ES256, None)).is_ok());
         let unclear = set(&[&one, &two]);
-        assert!(unclear.find(&header(Algorithm::RS256, None)).is_err());
+        assert_eq!(unclear.find(&header(Algorithm::RS256, None)).unwrap_err(), NoKey::Unknown);
+        // To fetch the keys again would not help.
+        let none = unclear.find(&header(Algorithm::ES256, None)).unwrap_err();
+        assert_eq!(none, NoKey::OtherAlgorithm);
     }
 
     #[test]

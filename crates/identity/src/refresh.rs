@@ -150,4 +150,29 @@ mod tests {
         assert!(matches!(refresh.decide(known, last), Decision::Use { fetch: true, .. }));
         assert!(matches!(refresh.decide(known, now + STALE_MAX), Decision::Wait { fetch: true }));
     }
+
+    #[test]
+    fn one_fetch_runs_at_a_time() {
+        let now = Instant::now();
+        let mut refresh = fetched(now);
+        let due = now + REFRESH;
+        refresh.begin(due);
+        refresh.end(None, due);
+        refresh.begin(due + PAUSE);
+        let later = due + 3 * PAUSE;
+        assert!(matches!(refresh.decide(known, later), Decision::Use { fetch: false, .. }));
+        assert!(matches!(refresh.decide(unknown, later), Decision::Wait { fetch: false }));
+    }
+
+    #[test]
+    fn a_fetch_that_succeeds_makes_up_for_one_that_failed() {
+        let now = Instant::now();
+        let mut refresh = Refresh::default();
+        refresh.begin(now);
+        refresh.end(None, now);
+        let again = now + PAUSE;
+        refresh.begin(again);
+        refresh.end(Some(KeySet::default()), again);
+        assert!(matches!(refresh.decide(known, again + REFRESH), Decision::Wait { fetch: true }));
+    }
 }

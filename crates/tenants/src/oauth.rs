@@ -90,6 +90,8 @@ pub struct OauthRules {
     pub issuer: String,
     /// The audiences; empty: the URLs of the endpoint.
     pub audiences: Vec<String>,
+    /// The hosts of the tenant, if the URLs of the endpoint at these are audiences.
+    pub hosts: Vec<String>,
     /// The scopes that each token must have.
     pub scopes: Scopes,
     /// Where the keys of the issuer are; empty: where its metadata says.
@@ -119,6 +121,7 @@ impl OauthRules {
         Self {
             issuer: issuer.into(),
             audiences: Vec::new(),
+            hosts: Vec::new(),
             scopes: Scopes::default(),
             jwks_url: String::new(),
             introspection: None,
@@ -181,6 +184,7 @@ impl OauthRules {
         Ok(Self {
             issuer: written.issuer.clone(),
             audiences: written.audience.clone(),
+            hosts: Vec::new(),
             scopes: Scopes::of(written.scopes.iter().map(String::as_str)),
             jwks_url: written.jwks_url.clone(),
             introspection,

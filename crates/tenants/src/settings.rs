@@ -96,7 +96,12 @@ impl Settings {
         }
         if auth.has("oauth") {
             match OauthRules::new(name, &self.oauth) {
-                Ok(rules) => credentials.oauth = Some(Arc::new(OauthRules { claims, ..rules })),
+                Ok(rules) => {
+                    // Tokens that were accepted for a host do not count without it.
+                    let are_audiences = rules.audiences.is_empty();
+                    let hosts = if are_audiences { self.hosts.clone() } else { Vec::new() };
+                    credentials.oauth = Some(Arc::new(OauthRules { claims, hosts, ..rules }));
+                }
                 Err(more) => wrong.extend(more),
             }
         } else if has_oauth && wrong.is_empty() {
