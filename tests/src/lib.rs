@@ -31,6 +31,7 @@ pub mod recorded;
 pub mod redis;
 pub mod registry;
 pub mod restless;
+pub mod spans;
 pub mod sse;
 pub mod tls;
 pub mod tools;

@@ -5,54 +5,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::Node;
 use tests::collector::Collector;
 use tests::mcp::{Client, final_response};
-use tests::recorded::{Recorded, reaches, text};
+use tests::recorded::{Recorded, reaches};
+use tests::spans::{
+    CLIENT, INTERNAL, PARENT, SERVER, TRACE, call, of_trace, only, position, received, traced,
+};
 use tests::sse::PATIENCE;
-use tests::{Node, Setup, tools};
 
 const NEWEST: &str = "2025-11-25";
-/// A client's trace, which its flag says is not recorded.
-const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
-
-const SERVER: i64 = 2;
-const INTERNAL: i64 = 1;
-const CLIENT: i64 = 3;
-
-/// A node whose only server shows the `_meta` that it gets.
-fn traced() -> Setup {
-    let script = tools::root().join("tests/servers/traced.py");
-    Setup::hosting([tools::python("otlp").display().to_string(), script.display().to_string()])
-}
-
-fn call(client: &Client, tool: &str, meta: Value) -> Value {
-    client.message("tools/call", json!({ "name": tool, "arguments": {}, "_meta": meta }))
-}
-
-/// The `_meta` that the server got.
-fn received(answer: &Value) -> Result<Value> {
-    Ok(serde_json::from_str(text(answer)?)?)
-}
-
-/// The trace and the span of a `traceparent` whose flag is set.
-fn position(meta: &Value) -> Result<(String, String)> {
-    let parent = meta["traceparent"].as_str().with_context(|| format!("no parent: {meta}"))?;
-    let fields: Vec<_> = parent.split('-').collect();
-    ensure!(fields.len() == 4 && fields[3] == "01", "{parent}");
-    Ok((fields[1].to_owned(), fields[2].to_owned()))
-}
-
-fn of_trace<'a>(spans: &'a [Value], trace: &str) -> Vec<&'a Value> {
-    spans.iter().filter(|span| span["trace"] == trace).collect()
-}
-
-fn only<'a>(spans: &[&'a Value], kind: i64) -> Result<&'a Value> {
-    let mut of_kind = spans.iter().filter(|span| span["kind"] == kind);
-    let only = of_kind.next().with_context(|| format!("no span of kind {kind}: {spans:#?}"))?;
-    ensure!(of_kind.next().is_none(), "several spans of kind {kind}: {spans:#?}");
-    Ok(only)
-}
 
 #[tokio::test]
 async fn a_call_is_one_trace_from_the_client_to_the_server() -> Result<()> {

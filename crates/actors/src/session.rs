@@ -18,6 +18,8 @@ mod pump;
 mod record;
 mod relief;
 mod server_calls;
+mod server_request_spans;
+mod session_spans;
 mod sinks;
 mod start;
 

@@ -235,6 +235,8 @@ impl Audited {
             _ => self.recorder.next_call(),
         };
         let (about, id) = (About::of(request), id_text(&request.id));
+        // A member of a batch may be in a trace of its own.
+        let own = request.trace.as_ref().map(|own| TraceId(own.trace).to_string());
         let params = match tenant.audited_fields.is_empty() {
             true => None,
             false => request.params(),
@@ -248,7 +250,7 @@ impl Audited {
             is_ambiguous: about.is_ambiguous,
             fields: fields.as_deref().unwrap_or_default(),
             bytes_in: Some(request.raw().len() as u64),
-            trace,
+            trace: own.as_deref().or(trace),
             ..self.entry()
         };
         let ticket = self.recorder.begin(&self.tenant, &entry).await?;

@@ -220,13 +220,17 @@ impl Exchange {
     /// with the response to this request.
     pub(crate) fn split(&mut self, request: &RequestId) -> Self {
         let split = self.0.as_mut().and_then(|inner| {
-            let audited = Box::new(inner.audited.as_mut()?.split(request)?);
+            let audited = inner.audited.as_mut().and_then(|audited| audited.split(request));
+            let span = inner.span.as_mut().and_then(|span| span.split(request));
+            if audited.is_none() && span.is_none() {
+                return None;
+            }
             Some(Box::new(Inner {
                 began: inner.began,
                 access_log: AccessLog::off(),
                 meters: None,
-                audited: Some(audited),
-                span: None,
+                audited: audited.map(Box::new),
+                span,
                 operations: inner.operations.clone(),
                 method: None,
                 outcome: None,
@@ -309,9 +313,14 @@ impl Exchange {
             Some(Kind::Result) if inner.outcome.is_none() => inner.outcome = Some(Outcome::Result),
             Some(Kind::Result | Kind::Call) | None => {}
         });
-        if let Some(audited) = self.audited() {
-            audited.answered(message);
-        }
+        self.note(|inner| {
+            if let Some(audited) = &mut inner.audited {
+                audited.answered(message);
+            }
+            if let Some(span) = &mut inner.span {
+                span.answered(message, &inner.record);
+            }
+        });
     }
 
     /// Notes a message on the only stream of a session of HTTP+SSE: it may answer a POST of this or

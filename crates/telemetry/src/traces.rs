@@ -90,6 +90,11 @@ impl Traces {
         Self::new(provider.tracer("roundhouse"), settings)
     }
 
+    /// Whether messages may be traced.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Whether clients may decide if their messages are traced. Only then the flag in the message has to
     /// be read for [`Traces::takes`].
     pub fn trusts_sampled(&self) -> bool {

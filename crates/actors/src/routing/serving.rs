@@ -10,7 +10,7 @@ use bytes::Bytes;
 use cluster::{CallError, ForwardedCall, PeerCallHandler, Replies};
 use conversation::{Answer, Refusal};
 use ownership::SessionRequest;
-use protocol::{Body, Message, TraceContext};
+use protocol::{Body, Message, Request, TraceContext};
 use telemetry::Span;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
@@ -66,10 +66,10 @@ impl PeerCallHandler for PeerService {
         let ForwardedRequest { tenant, principal, session, request, trace } = call;
         let replies: Box<dyn Replies> = match request {
             Some(mut request) => {
-                let span = trace.and_then(|trace| begin_span(&node, *trace, &mut request));
+                let spans = begin_spans(&node, trace.as_deref(), &mut request);
                 match node.enter(&tenant, &principal, &session, request, true) {
                     Entry::Entered(reply) => {
-                        Box::new(EncodedReply::new(reply, format).within(span))
+                        Box::new(EncodedReply::new(reply, format).within(spans))
                     }
                     // The request was not started; the caller locates the session again.
                     Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
@@ -98,16 +98,39 @@ impl PeerCallHandler for PeerService {
     }
 }
 
-/// Begins the span of this node, and moves the request into it.
-fn begin_span(node: &Node, trace: TraceContext, request: &mut SessionRequest) -> Option<Span> {
-    request.set_trace(Some(Box::new(trace)));
+/// Begins the spans of this node for the requests that are traced, and moves each into its span.
+fn begin_spans(
+    node: &Node,
+    trace: Option<&TraceContext>,
+    request: &mut SessionRequest,
+) -> Vec<Span> {
+    if let SessionRequest::Post { body: Body::Batch(members), .. } = request {
+        let traced = members.iter_mut().filter_map(|member| match member {
+            Ok(Message::Request(member)) => {
+                let trace = **member.trace.as_ref()?;
+                let span = begin_span(node, Some(member), &trace)?;
+                member.trace = Some(Box::new(TraceContext { span: span.at().span, ..trace }));
+                Some(span)
+            }
+            _ => None,
+        });
+        return traced.collect();
+    }
+    let Some(trace) = trace else { return Vec::new() };
     let posted = match &*request {
         SessionRequest::Post { body: Body::One(Message::Request(request)), .. } => Some(request),
         _ => None,
     };
-    let mut span = begin_owner_span(&node.context.traces, posted, &trace)?;
+    let span = begin_span(node, posted, trace);
+    let at = span.as_ref().map_or(trace.span, |span| span.at().span);
+    request.set_trace(Some(Box::new(TraceContext { span: at, ..*trace })));
+    span.into_iter().collect()
+}
+
+/// Begins the span of this node for one request.
+fn begin_span(node: &Node, request: Option<&Request>, trace: &TraceContext) -> Option<Span> {
+    let mut span = begin_owner_span(&node.context.traces, request, trace)?;
     span.set("roundhouse.node", node.context.cluster.name().to_string());
-    request.set_trace(Some(Box::new(TraceContext { span: span.at().span, ..trace })));
     Some(span)
 }
 
@@ -134,17 +157,17 @@ pub(super) struct EncodedReply {
     format: Format,
     /// Whether an event was encoded: the first one says what logs say of the session.
     has_begun: bool,
-    /// The span of this node, which ends with the reply.
-    _span: Option<Span>,
+    /// The spans of this node, which end with the reply.
+    _spans: Vec<Span>,
 }
 
 impl EncodedReply {
     pub(super) fn new(reply: LocalReply, format: Format) -> Self {
-        Self { reply, format, has_begun: false, _span: None }
+        Self { reply, format, has_begun: false, _spans: Vec::new() }
     }
 
-    fn within(self, span: Option<Span>) -> Self {
-        Self { _span: span, ..self }
+    fn within(self, spans: Vec<Span>) -> Self {
+        Self { _spans: spans, ..self }
     }
 }
 

@@ -29,7 +29,7 @@ use super::message::SessionMessage;
 use super::pump::Pump;
 use super::record::PendingRecord;
 use super::relief::Relief;
-use super::server_calls::ServerCalls;
+use super::session_spans::SessionSpans;
 use super::sinks::Sinks;
 use crate::clock;
 use crate::metrics::{self, End, Hold};
@@ -51,7 +51,7 @@ pub(crate) struct SessionActor {
     pub(super) life: Life,
     pub(super) sinks: Sinks,
     pub(super) link: LinkState,
-    pub(super) server_calls: ServerCalls,
+    pub(super) spans: SessionSpans,
     /// The backend of the link that was opened last. It is kept until the next one is opened, so its
     /// address tells it from each later one.
     pub(super) backend: Option<Arc<dyn Backend>>,
@@ -130,7 +130,7 @@ impl SessionActor {
             life,
             sinks,
             link: LinkState::Down,
-            server_calls: ServerCalls::default(),
+            spans: SessionSpans::default(),
             backend: None,
             timer: Timer::new(now),
             following: ThinVec::new(),

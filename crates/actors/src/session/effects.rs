@@ -32,7 +32,7 @@ thread_local! {
 impl SessionActor {
     /// Passes one event to the session and performs the effects.
     pub(super) fn step(&mut self, now: Millis, event: Event) {
-        self.server_calls.note_event(&event);
+        let event = self.spans.receive(&self.context.traces, self.session.exchanges(), event);
         let mut effects = EFFECTS.take();
         self.session.step(now, event, &mut effects);
         let is_unrecorded = matches!(self.life, Life::Unrecorded(..));
@@ -87,11 +87,11 @@ impl SessionActor {
             Effect::OpenLink => self.open_link(),
             // The messages that the old link still holds are dropped with it.
             Effect::CloseLink => {
-                self.server_calls.close();
+                self.spans.close();
                 self.link = LinkState::Down;
             }
             Effect::Send(message) => {
-                let message = self.server_calls.begin(&self.context.traces, message);
+                let message = self.spans.send(&self.context.traces, message);
                 self.following.extend(self.link.send(message));
             }
             Effect::Append { first, floor, entries } => {

@@ -229,7 +229,7 @@ impl SessionActor {
         if let Some(pending_record) = pending_record {
             pending_record.recorded = None;
         }
-        self.server_calls.close();
+        self.spans.close();
         self.link = LinkState::Down;
         self.following.clear();
         self.parked_effects.clear();

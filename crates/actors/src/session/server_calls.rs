@@ -2,8 +2,10 @@
 //! request has nothing here.
 
 use conversation::Event;
-use protocol::{Message, Method, Notification, Request, RequestId, TraceParent, glance, payload};
-use telemetry::{Before, Side, Span, Traces};
+use protocol::{
+    Message, Method, Notification, Request, RequestId, Response, TraceParent, glance, payload,
+};
+use telemetry::{Before, Side, Span, SpanRef, Traces};
 use thin_vec::ThinVec;
 
 use crate::spans::{begin_request_span, position};
@@ -57,12 +59,7 @@ impl ServerCalls {
                 let Some(mut span) = response.id.as_ref().and_then(|id| self.take(id)) else {
                     return;
                 };
-                let raw = response.raw();
-                match glance::kind_of(raw) {
-                    Some(glance::Kind::Error) => fail_with_code(&mut span, glance::error_code(raw)),
-                    _ if glance::is_tool_error(raw) => span.fail("tool_error"),
-                    _ => {}
-                }
+                fail_of_response(&mut span, response);
             }
             Event::Unsent { message: Message::Request(request) } => {
                 self.take(&request.id).iter_mut().for_each(|span| span.fail("server_busy"));
@@ -79,6 +76,16 @@ impl ServerCalls {
         }
     }
 
+    /// The span of the call of this request.
+    pub(super) fn span_of(&self, id: &RequestId) -> Option<SpanRef> {
+        self.0.iter().find(|(of, _)| of == id).map(|(_, span)| span.at())
+    }
+
+    /// The span of each call, oldest first as long as none has ended.
+    pub(super) fn spans(&self) -> impl Iterator<Item = SpanRef> {
+        self.0.iter().map(|(_, span)| span.at())
+    }
+
     fn note_cancelled(&mut self, notification: &Notification) {
         if notification.method != Method::Cancelled {
             return;
@@ -90,6 +97,16 @@ impl ServerCalls {
     fn take(&mut self, id: &RequestId) -> Option<Span> {
         let at = self.0.iter().position(|(of, _)| of == id)?;
         Some(self.0.swap_remove(at).1)
+    }
+}
+
+/// Marks the span of a request as failed if its response says so.
+pub(super) fn fail_of_response(span: &mut Span, response: &Response) {
+    let raw = response.raw();
+    match glance::kind_of(raw) {
+        Some(glance::Kind::Error) => fail_with_code(span, glance::error_code(raw)),
+        _ if glance::is_tool_error(raw) => span.fail("tool_error"),
+        _ => {}
     }
 }
 
