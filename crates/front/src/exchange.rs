@@ -13,7 +13,8 @@ use audit::{Audit, Recorder};
 use protocol::glance::{self, Kind};
 use protocol::{Body as Posted, Message, RequestId, SessionId};
 use telemetry::{
-    AccessLog, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag, TenantLabels, Traces,
+    AccessLog, EnteredSpan, ExchangeRecord, Label, OTHER_TENANTS, Outcome, SessionTag,
+    TenantLabels, Traces,
 };
 use tenants::{Principal, Tenant, Tenants};
 
@@ -86,6 +87,11 @@ impl Exchanges {
     pub(crate) fn for_worker(&self) -> Self {
         let (recorder, operations) = (self.audit.recorder(), Operations::of_worker());
         Self { node: Arc::from(&*self.node), recorder, operations, ..self.clone() }
+    }
+
+    /// Whether messages may be traced.
+    pub(crate) fn may_trace(&self) -> bool {
+        self.traces.is_on()
     }
 
     /// The audit log of this worker.
@@ -249,16 +255,22 @@ impl Exchange {
         self.note_for_log(|record| record.session = Some(SessionTag::of(session.as_str())));
     }
 
-    /// Notes what the client posted. Reads no more of it than its first members, unless it is traced: then
+    /// Has this thread work in the exchange's span, if it is traced, until the result is dropped.
+    pub(crate) fn enter_span(&self) -> EnteredSpan {
+        telemetry::enter_span(self.0.as_ref().and_then(|inner| inner.record.trace))
+    }
+
+    /// Notes what the client posted, within [`telemetry::Spanned`]. Reads no more of it than its first members, unless it is traced: then
     /// its span begins, and the message is in it. `headers` are those of an HTTP request.
     pub(crate) fn posted(&mut self, body: &mut Posted, headers: Option<&HeaderMap>) {
         if let Some(inner) = &mut self.0 {
             inner.method = operations::number_of(body);
             if let Some(span) = &mut inner.span {
                 span.begin(body, headers, inner.began, &mut inner.record);
+                telemetry::set_current_span(inner.record.trace);
             }
             if let (Some(audited), Some(trace)) = (&mut inner.audited, inner.record.trace) {
-                audited.of_trace(trace);
+                audited.of_trace(trace.trace);
             }
         }
         self.note_for_log(|record| match &*body {

@@ -86,6 +86,11 @@ impl Front {
         wake_recorded_calls(self.exchanges.recorder());
     }
 
+    /// Whether messages may be traced.
+    pub(crate) fn may_trace(&self) -> bool {
+        self.exchanges.may_trace()
+    }
+
     /// Answers one request.
     pub(crate) async fn answer(&self, mut request: Request) -> Result<Response<Body>, Infallible> {
         let _present = Present::new(&self.service.drain);

@@ -11,7 +11,7 @@ use actix_rt::task::JoinHandle;
 use actix_web::dev::{Server, ServerHandle, ServiceFactory, fn_service};
 use actors::Handle;
 use budget::Budget;
-use telemetry::Readiness;
+use telemetry::{Readiness, Spanned};
 use tenants::Tenants;
 use tokio::net::TcpStream;
 
@@ -249,11 +249,13 @@ where
             .h1(move |request: Request| {
                 let front = Rc::clone(&front);
                 let serving = Serving::of(&request);
+                let may_trace = front.may_trace();
                 // Boxed: an idle connection reserves the future's size twice.
-                Box::pin(async move {
+                let answer = Box::pin(async move {
                     let response = front.answer(request).await;
                     response.map(|response| response.map_body(|_, body| Served::new(body, serving)))
-                })
+                });
+                Spanned::new(answer, may_trace)
             });
         connection::connection_service(http, wrap, self.limits, Some(clients))
     }

@@ -69,7 +69,7 @@ impl ServerSpan {
             Spans::One(span) => Some(span),
             Spans::Members(members) => members.first().map(|(_, span)| span),
         };
-        record.trace = first.map(|span| span.at().trace);
+        record.trace = first.map(Span::at);
     }
 
     /// Begins the span of one message.

@@ -101,7 +101,9 @@ impl SseBody {
         if let Some(piece) = self.long.next_piece() {
             return Poll::Ready(Some(Ok(piece)));
         }
+        let within = self.exchange.enter_span();
         self.fill(context);
+        drop(within);
         if !self.buffer.is_empty() {
             // The buffer is not kept: most streams are idle most of the time.
             let chunk = std::mem::take(&mut self.buffer).freeze();

@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actors::{Answer, Caller, Frame, Handle, HandshakeSummary, Opened, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
 use protocol::{Body, ErrorCode, Line, LineSplitter, Message, Method, Rejection, RequestId};
-use telemetry::Outcome;
+use telemetry::{Outcome, Spanned};
 use tenants::{Principal, Tenant, Tenants};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
@@ -57,7 +58,11 @@ pub async fn serve_stdio(
     loop {
         tokio::select! {
             line = next_line(&mut stdin, &mut lines) => match line? {
-                Some(Line::Whole(line)) => handle_line(handle, &caller, line, &mut pending, &mut output).await,
+                Some(Line::Whole(line)) => {
+                    let may_trace = pending.exchanges.may_trace();
+                    let handled = handle_line(handle, &caller, line, &mut pending, &mut output);
+                    Spanned::new(pin!(handled), may_trace).await;
+                }
                 Some(Line::TooLong(_)) => output.write_line(&too_long(line_bytes_max)),
                 None => break,
             },

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::{ExchangeRecord, Format};
+use crate::{ExchangeRecord, Format, SpanRef};
 
 /// Appends the line of a record.
 pub(crate) fn write(line: &mut String, record: &ExchangeRecord, format: Format) {
@@ -26,8 +26,9 @@ pub(crate) fn write(line: &mut String, record: &ExchangeRecord, format: Format) 
     fields.number("bytes_out", Some(record.bytes_out));
     fields.text("node", Some(&*record.node));
     fields.text("owner", Some(record.owner.as_deref().unwrap_or(&record.node)));
-    if let Some(trace) = record.trace {
+    if let Some(SpanRef { trace, span }) = record.trace {
         fields.text("trace_id", Some(&trace.to_string()));
+        fields.text("span_id", Some(&format!("{span:016x}")));
     }
     fields.end();
 }
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_line_of_json_is_an_object_with_the_same_fields() {
-        let trace = Some(TraceId(0x1f));
+        let trace = Some(SpanRef { trace: TraceId(0x1f), span: 0x2e });
         let record = ExchangeRecord { owner: Some("n2".into()), trace, ..record() };
         assert_eq!(
             line(&record, Format::Json),
@@ -186,7 +187,8 @@ mod tests {
              \"method\":\"tools/call\",\"tool\":\"echo\",\"outcome\":\"error\",\"status\":200,\
              \"code\":-32602,\"ms\":12.034,\"bytes_in\":123,\"bytes_out\":456,\"node\":\"n1\",\
              \"owner\":\"n2\",\
-             \"trace_id\":\"0000000000000000000000000000001f\"}\n"
+             \"trace_id\":\"0000000000000000000000000000001f\",\
+             \"span_id\":\"000000000000002e\"}\n"
         );
     }
 

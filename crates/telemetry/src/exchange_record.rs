@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::TraceId;
+use crate::SpanRef;
 
 /// One exchange: a request of a client, and everything that was sent as its response.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct ExchangeRecord {
     /// The node that owns the session, if the request was forwarded.
     pub owner: Option<Arc<str>>,
     /// The trace of the message, if it is traced.
-    pub trace: Option<TraceId>,
+    pub trace: Option<SpanRef>,
 }
 
 /// How an exchange ended.

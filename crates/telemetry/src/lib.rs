@@ -5,6 +5,7 @@ mod access_log;
 mod access_queue;
 mod access_rate;
 mod collector;
+mod current_span;
 mod durations;
 mod exchange_record;
 mod limit_layer;
@@ -21,6 +22,7 @@ mod tenant_labels;
 mod traces;
 
 pub use access_log::{Access, AccessLog, flush_access_log};
+pub use current_span::{EnteredSpan, Spanned, current_span, enter_span, set_current_span};
 pub use durations::{DurationLabel, DurationNames, DurationObserver, Durations};
 pub use exchange_record::{ExchangeRecord, Label, Outcome, SessionTag};
 pub use limit_layer::{LIMITED_BY_CALLER, report_left_out};

@@ -8,6 +8,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, registry};
 
 use crate::access_log::{Access, AccessLog};
+use crate::current_span::WithSpan;
 use crate::limit_layer::{LimitLayer, Limiter};
 use crate::line_limit::LineLimit;
 use crate::metrics;
@@ -119,10 +120,17 @@ pub fn init(settings: &Settings) -> Result<(), Error> {
     let format = fmt::layer().with_writer(std::io::stderr);
     let outcome = match settings.format {
         Format::Text => {
-            registry().with(filter).with(format.with_ansi(false)).with(limit).try_init()
+            let format = format
+                .with_ansi(false)
+                .map_event_format(|inner| WithSpan { inner, format: Format::Text });
+            registry().with(filter).with(format).with(limit).try_init()
         }
         Format::Json => {
-            registry().with(filter).with(format.json().flatten_event(true)).with(limit).try_init()
+            let format = format
+                .json()
+                .flatten_event(true)
+                .map_event_format(|inner| WithSpan { inner, format: Format::Json });
+            registry().with(filter).with(format).with(limit).try_init()
         }
     };
     outcome.map_err(|_| Error::Again)?;

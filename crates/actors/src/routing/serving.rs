@@ -11,7 +11,7 @@ use cluster::{CallError, ForwardedCall, PeerCallHandler, Replies};
 use conversation::{Answer, Refusal};
 use ownership::SessionRequest;
 use protocol::{Body, Message, Request, TraceContext};
-use telemetry::Span;
+use telemetry::{Span, Spanned, enter_span};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -22,7 +22,7 @@ use crate::ReplyEvent;
 use crate::metrics;
 use crate::node::{Entry, Node};
 use crate::session::LocalReply;
-use crate::spans::begin_owner_span;
+use crate::spans::{begin_owner_span, position};
 use crate::takeover::{Found, Identity, find_session};
 
 /// Handles the calls of peers as long as the node exists.
@@ -64,6 +64,7 @@ impl PeerCallHandler for PeerService {
             }
         };
         let ForwardedRequest { tenant, principal, session, request, trace } = call;
+        let _within = enter_span(trace.as_deref().map(position));
         let replies: Box<dyn Replies> = match request {
             Some(mut request) => {
                 let spans = begin_spans(&node, trace.as_deref(), &mut request);
@@ -192,7 +193,7 @@ impl Replies for EncodedReply {
 pub(super) fn spawn<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> AbortOnDropHandle<Result<T, Refusal>> {
-    AbortOnDropHandle::new(tokio::spawn(work))
+    AbortOnDropHandle::new(tokio::spawn(Spanned::of_current(Box::pin(work))))
 }
 
 /// The reply to a peer's request to claim a session: [`Answer::Nothing`] once the session is here.

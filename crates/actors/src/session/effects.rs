@@ -11,6 +11,7 @@ use std::time::Duration;
 use conversation::{Effect, Event, Millis, SinkId};
 use ownership::machine::Ownership;
 use store::Error;
+use telemetry::enter_span;
 
 use super::actor::SessionActor;
 use super::life::{Life, Recorded};
@@ -32,6 +33,11 @@ thread_local! {
 impl SessionActor {
     /// Passes one event to the session and performs the effects.
     pub(super) fn step(&mut self, now: Millis, event: Event) {
+        let within = self.spans.place_of(&self.context.traces, &event);
+        if let Some(pending_record) = self.life.pending_record() {
+            pending_record.within = pending_record.within.or(within);
+        }
+        let _within = enter_span(within);
         let event = self.spans.receive(&self.context.traces, self.session.exchanges(), event);
         let mut effects = EFFECTS.take();
         self.session.step(now, event, &mut effects);
@@ -166,6 +172,8 @@ impl SessionActor {
 
     /// Handles the result of creating the record.
     pub(super) fn record_created(&mut self, outcome: Result<(), Error>) {
+        let within = self.life.pending_record().and_then(|pending_record| pending_record.within);
+        let _within = enter_span(within);
         if let Err(error) = outcome {
             tracing::error!(session = ?self.handle.session, %error, "creating a session record failed");
             self.abandon(End::Unrecorded);

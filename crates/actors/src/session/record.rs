@@ -10,6 +10,7 @@ use conversation::Event;
 use ownership::machine::Acquired;
 use protocol::{Revision, SessionId};
 use store::{Digest, Error, Owner, Record, RecordStatus, State, Store, Token};
+use telemetry::SpanRef;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -35,6 +36,8 @@ pub(crate) struct PendingRecord {
     pub(crate) random: u64,
     /// The first event of the session.
     pub(crate) first: Option<Event>,
+    /// The span of the first request, if it is traced.
+    pub(crate) within: Option<SpanRef>,
     /// The creation in progress.
     pub(crate) creation: Option<Creation>,
     /// Signals that the store holds the record. The opener of a duplex session waits for it before

@@ -86,6 +86,7 @@ pub(crate) fn create_session(
         },
         random: random.next_token,
         first,
+        within: None,
         creation: None,
         recorded,
     };

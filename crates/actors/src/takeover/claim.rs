@@ -9,6 +9,7 @@ use ownership::location::Claimant;
 use ownership::machine::Acquired;
 use protocol::{Revision, SessionId};
 use store::{Claimed, Record, Token};
+use telemetry::Spanned;
 use tenants::Principal;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -45,14 +46,14 @@ pub(super) fn begin_claim(
         };
     let (node, principal, session) = (Arc::clone(node), principal.clone(), session.clone());
     // The claim runs in a task of its own, so that it is completed if its caller is dropped.
-    tokio::spawn(async move {
+    tokio::spawn(Spanned::of_current(Box::pin(async move {
         let claim = take_over(&node, &session, (principal, revoked_ms), &record, cause);
         let outcome = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
             metrics::count_failed_takeover(Failure::NotNow);
             Err(Refusal::Unavailable)
         });
         claim_entry.finish(outcome);
-    });
+    })));
     Ok(Some(waiter))
 }
 
