@@ -134,7 +134,7 @@ impl NodeLimits {
             };
             Arc::new(CountEntry::new(id, tenant_hash(tenant), state, &self.0.wanted))
         });
-        entry.change(max, nodes);
+        entry.change(max, nodes, now);
         Arc::clone(entry)
     }
 
@@ -207,7 +207,7 @@ impl NodeLimits {
         });
         by_tenant.retain(|_, count| *count > 0);
         counts.retain(|id, entry| {
-            entry.update(nodes);
+            entry.update(nodes, now);
             sessions.values().any(|kept| kept.id == *id) || !entry.forget(now)
         });
         drop(table);
@@ -219,7 +219,7 @@ impl NodeLimits {
         &self,
         only_new: bool,
         from: u64,
-        owner: impl Fn(u64) -> Option<u64>,
+        mut owner: impl FnMut(u64) -> Option<u64>,
     ) -> Vec<(u64, Round)> {
         if self.0.is_alone {
             return Vec::new();
@@ -230,7 +230,7 @@ impl NodeLimits {
         let all = table.rates.len();
         let turn = if all > REPORTS_MAX { table.turn % all } else { 0 };
         let rates = table.rates.values().skip(turn).chain(table.rates.values().take(turn));
-        let rates = rates.filter(|entry| !only_new || entry.is_new());
+        let rates = rates.filter(|entry| !only_new || entry.wants_share());
         for entry in rates {
             let Some(owner) = owner(entry.tenant) else { continue };
             let reports = by_owner.entry(owner).or_default();
@@ -238,7 +238,7 @@ impl NodeLimits {
                 reports.extend(entry.report(now));
             }
         }
-        for entry in table.counts.values().filter(|entry| !only_new || entry.is_new()) {
+        for entry in table.counts.values().filter(|entry| !only_new || entry.wants_share()) {
             let Some(owner) = owner(entry.tenant) else { continue };
             by_owner.entry(owner).or_default().extend(entry.report(now));
         }

@@ -75,6 +75,8 @@ pub struct Report {
     pub had_share: bool,
     /// The node has no demand any more, and gives back what it has left.
     pub is_last: bool,
+    /// The number of the last share that the node has; 0 without one.
+    pub applied: u64,
 }
 
 /// The share that an owner gives.
@@ -86,6 +88,10 @@ pub struct Grant {
     pub max: f64,
     /// Tokens that the node gets at once; negative: that it gives back.
     pub tokens: f64,
+    /// The owner has more, which it gives to the first node that needs it.
+    pub has_more: bool,
+    /// The number of the share at its owner. Of a count: 0.
+    pub number: u64,
 }
 
 /// A live node, as the owner of a limit knows it.

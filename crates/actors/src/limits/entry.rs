@@ -47,7 +47,7 @@ impl RateEntry {
         match state.take((batch as u32).max(1), asked, now) {
             Ok(tokens) => Taken::Tokens(tokens),
             Err(refused) => {
-                if state.is_new() {
+                if state.wants_share() {
                     drop(guard);
                     self.wanted.notify_one();
                 }
@@ -84,8 +84,8 @@ impl RateEntry {
         state.is_none()
     }
 
-    pub(super) fn is_new(&self) -> bool {
-        self.state().as_ref().is_some_and(RateOfNode::is_new)
+    pub(super) fn wants_share(&self) -> bool {
+        self.state().as_ref().is_some_and(RateOfNode::wants_share)
     }
 
     pub(super) fn report(&self, now: Duration) -> Option<LimitReport> {
@@ -159,7 +159,7 @@ impl CountEntry {
         let mut guard = self.state();
         let state = guard.as_mut()?;
         let taken = ask(state, now);
-        if taken == Err(Refused::Wait) && state.is_new() {
+        if taken == Err(Refused::Wait) && state.wants_share() {
             drop(guard);
             self.wanted.notify_one();
         }
@@ -172,15 +172,15 @@ impl CountEntry {
         }
     }
 
-    pub(super) fn change(&self, max: u64, nodes: usize) {
+    pub(super) fn change(&self, max: u64, nodes: usize, now: Duration) {
         if let Some(state) = self.state().as_mut() {
-            state.change(max, nodes);
+            state.change(max, nodes, now);
         }
     }
 
-    pub(super) fn update(&self, nodes: usize) {
+    pub(super) fn update(&self, nodes: usize, now: Duration) {
         if let Some(state) = self.state().as_mut() {
-            state.change(state.max(), nodes);
+            state.change(state.max(), nodes, now);
         }
     }
 
@@ -193,8 +193,8 @@ impl CountEntry {
         state.is_none()
     }
 
-    pub(super) fn is_new(&self) -> bool {
-        self.state().as_ref().is_some_and(CountOfNode::is_new)
+    pub(super) fn wants_share(&self) -> bool {
+        self.state().as_ref().is_some_and(CountOfNode::wants_share)
     }
 
     pub(super) fn report(&self, now: Duration) -> Option<LimitReport> {

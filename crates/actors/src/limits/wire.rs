@@ -34,6 +34,9 @@ pub(crate) struct LimitReport {
     /// Of a rate: the burst. Of a count: the limit.
     #[prost(double, tag = "8")]
     pub(crate) max: f64,
+    /// The number of the last share that the node has; 0 without one.
+    #[prost(uint64, tag = "9")]
+    pub(crate) applied: u64,
 }
 
 /// The shares of a node, in the order of its reports.
@@ -55,6 +58,11 @@ pub(crate) struct LimitShare {
     /// Whether there is a share: an owner of too many limits has none.
     #[prost(bool, tag = "4")]
     pub(crate) is_given: bool,
+    /// Whether the owner has more for the node. A program without this field never has.
+    #[prost(bool, tag = "5")]
+    pub(crate) has_more: bool,
+    #[prost(uint64, tag = "6")]
+    pub(crate) number: u64,
 }
 
 impl LimitReport {
@@ -63,18 +71,19 @@ impl LimitReport {
     }
 
     pub(super) fn new(id: u128, report: Report, per_sec: f64, max: f64) -> Self {
-        let Report { demand, level, had_share, is_last } = report;
+        let Report { demand, level, had_share, is_last, applied } = report;
         let (id_high, id_low) = ((id >> 64) as u64, id as u64);
-        Self { id_high, id_low, demand, level, had_share, is_last, per_sec, max }
+        Self { id_high, id_low, demand, level, had_share, is_last, per_sec, max, applied }
     }
 
     /// The report; `None` for values that no node sends.
     pub(super) fn report(&self) -> Option<Report> {
-        let Self { demand, level, had_share, is_last, .. } = *self;
+        let Self { demand, level, had_share, is_last, applied, .. } = *self;
         let is_sound = |value: f64| value.is_finite() && value.abs() <= VALUE_MAX;
         let all = [demand, level, self.per_sec, self.max];
         let is_known = all.into_iter().all(is_sound) && demand >= 0.0 && self.max > 0.0;
-        (is_known && self.per_sec >= 0.0).then_some(Report { demand, level, had_share, is_last })
+        let report = Report { demand, level, had_share, is_last, applied };
+        (is_known && self.per_sec >= 0.0).then_some(report)
     }
 }
 
@@ -82,17 +91,17 @@ impl LimitReport {
 const VALUE_MAX: f64 = 1e10;
 
 impl LimitShare {
-    pub(super) fn given(Grant { per_sec, max, tokens }: Grant) -> Self {
-        Self { per_sec, max, tokens, is_given: true }
+    pub(super) fn given(Grant { per_sec, max, tokens, has_more, number }: Grant) -> Self {
+        Self { per_sec, max, tokens, is_given: true, has_more, number }
     }
 
     pub(super) fn none() -> Self {
-        Self { per_sec: 0.0, max: 0.0, tokens: 0.0, is_given: false }
+        Self::default()
     }
 
     pub(super) fn grant(&self) -> Option<Grant> {
-        let Self { per_sec, max, tokens, is_given } = *self;
+        let Self { per_sec, max, tokens, is_given, has_more, number } = *self;
         let is_sound = [per_sec, max, tokens].into_iter().all(|value| value.abs() <= VALUE_MAX);
-        (is_given && is_sound).then_some(Grant { per_sec, max, tokens })
+        (is_given && is_sound).then_some(Grant { per_sec, max, tokens, has_more, number })
     }
 }

@@ -59,11 +59,15 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
     let Some(limits) = node.upgrade().map(|node| node.limits.clone()) else { return };
     let mut next = Instant::now() + INTERVAL;
     let mut reported: HashMap<u64, Instant> = HashMap::new();
+    // When a share is asked for that requests wait for, if its owner got a message just before.
+    let mut delayed: Option<Instant> = None;
     loop {
         let only_new = tokio::select! {
             () = sleep_until(next) => false,
+            () = sleep_until(delayed.unwrap_or(next)), if delayed.is_some() => true,
             () = limits.share_wanted() => true,
         };
+        delayed = None;
         let Some(node) = node.upgrade() else { return };
         if !only_new {
             next = (next + INTERVAL).max(Instant::now() + INTERVAL / 2);
@@ -80,13 +84,15 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
             limits.begin_round(members.all.len());
             limits.show();
         }
-        // A peer gets one message in an interval: what is new waits for the next one.
-        let owner = |tenant| {
+        // Requests wait for half an interval at most until a message is sent.
+        let mut owner = |tenant| {
             let owner = members.owner(tenant)?;
-            let was_asked = reported.get(&owner).is_some_and(|at| at.elapsed() < INTERVAL / 2);
-            (!only_new || owner == own || !was_asked).then_some(owner)
+            let at = reported.get(&owner).map(|at| *at + INTERVAL / 2);
+            let until = at.filter(|until| only_new && owner != own && Instant::now() < *until);
+            delayed = until.into_iter().chain(delayed).min();
+            until.is_none().then_some(owner)
         };
-        for (owner, round) in limits.rounds(only_new, own, owner) {
+        for (owner, round) in limits.rounds(only_new, own, &mut owner) {
             if owner == own {
                 if let Some(shares) = limits.answer(round.message.clone(), &members.all) {
                     limits.apply(&round, shares);

@@ -15,8 +15,16 @@ pub struct CountOfNode {
     had_share: bool,
     /// How many were asked for in vain since the last report.
     missed: u64,
-    /// Whether the owner has been told of the demand since it began.
+    /// The same before it, until it is answered.
+    unanswered: u64,
+    /// When the node last had no share of this limit. Shares that were asked for before do not count.
+    began: Duration,
+    /// Whether the owner knows of the demand since it began.
     is_reported: bool,
+    /// Whether the owner had some left after the last share.
+    has_more: bool,
+    /// A request waits for what the owner has.
+    wants_more: bool,
     used_at: Duration,
     missed_at: Option<Duration>,
 }
@@ -50,7 +58,11 @@ impl CountOfNode {
             state,
             had_share: false,
             missed: 0,
+            unanswered: 0,
+            began: now,
             is_reported: false,
+            has_more: false,
+            wants_more: false,
             used_at: now,
             missed_at: None,
         }
@@ -67,14 +79,20 @@ impl CountOfNode {
     }
 
     /// Replaces the limit; `nodes` is the number of live nodes.
-    pub fn change(&mut self, max: u64, nodes: usize) {
+    pub fn change(&mut self, max: u64, nodes: usize, now: Duration) {
         self.nodes = nodes.max(1) as u64;
         if self.max != max {
             self.max = max;
-            if !matches!(self.state, State::Alone) {
-                self.state = State::Lapsed;
+            if !matches!(self.state, State::Alone | State::Lapsed) {
+                self.begin(now);
             }
         }
+    }
+
+    /// Waits for a share; those that were asked for before do not count.
+    fn begin(&mut self, now: Duration) {
+        (self.state, self.began, self.is_reported) = (State::Fresh(now), now, false);
+        (self.has_more, self.wants_more, self.unanswered) = (false, false, 0);
     }
 
     /// Sets how many the node holds, where another part counts them.
@@ -88,7 +106,8 @@ impl CountOfNode {
     /// Whether one more may be held.
     pub fn allows(&mut self, now: Duration) -> Result<(), Refused> {
         if self.held == 0 && self.is_idle(now) && self.state == State::Lapsed {
-            (self.state, self.had_share, self.is_reported) = (State::Fresh(now), false, false);
+            self.begin(now);
+            self.had_share = false;
         }
         self.settle(now);
         self.used_at = now;
@@ -106,6 +125,10 @@ impl CountOfNode {
         self.missed_at = Some(now);
         match self.state {
             State::Fresh(_) => Err(Refused::Wait),
+            State::Shared(max, _) if max < self.max && self.has_more => {
+                self.wants_more = true;
+                Err(Refused::Wait)
+            }
             // The owner may have some that it would have given if it had known of the demand.
             State::Shared(max, _) if max < self.max && is_first => Err(Refused::Wait),
             _ => Err(Refused::Over(INTERVAL)),
@@ -135,9 +158,13 @@ impl CountOfNode {
         self.is_idle(now) && matches!(self.state, State::Alone | State::Lapsed)
     }
 
-    /// Whether requests wait for a first share, and the owner does not know.
-    pub fn is_new(&self) -> bool {
-        matches!(self.state, State::Fresh(_)) && !self.is_reported
+    /// Whether requests wait for a share that the owner can give at once, and the owner does not know.
+    pub fn wants_share(&self) -> bool {
+        match self.state {
+            State::Fresh(_) => !self.is_reported,
+            State::Shared(..) => self.wants_more,
+            State::Alone | State::Lapsed => false,
+        }
     }
 
     /// What is to be reported to the owner; `None` if the node holds nothing and has no share.
@@ -147,13 +174,15 @@ impl CountOfNode {
         if self.state == State::Alone || (is_idle && self.state == State::Lapsed) {
             return None;
         }
+        self.unanswered += std::mem::take(&mut self.missed);
         let report = Report {
-            demand: self.missed as f64,
+            demand: self.unanswered as f64,
             level: self.held as f64,
             had_share: self.had_share,
             is_last: is_idle,
+            applied: 0,
         };
-        (self.missed, self.is_reported) = (0, true);
+        (self.is_reported, self.wants_more) = (true, false);
         if is_idle {
             self.state = State::Lapsed;
         }
@@ -164,9 +193,10 @@ impl CountOfNode {
     pub fn grant(&mut self, grant: Grant, reported_at: Duration, now: Duration) {
         self.settle(now);
         let until = reported_at + VALID;
-        if self.state != State::Alone && until > now && !self.is_idle(now) {
+        let is_old = until <= now || reported_at < self.began;
+        if self.state != State::Alone && !is_old && !self.is_idle(now) {
             self.state = State::Shared(grant.max.max(0.0) as u64, until);
-            self.had_share = true;
+            (self.had_share, self.has_more, self.unanswered) = (true, grant.has_more, 0);
         }
     }
 

@@ -1,12 +1,15 @@
 //! The owner of a count: divides how many of something the nodes may hold together.
 //!
 //! A node may hold what it holds, and a part of what is free. It gets only what no other node may take at
-//! that time.
+//! that time. The owner keeps a part of what is free, and gives it to the first node that needs it.
 
 use std::time::Duration;
 
 use super::division::divide;
 use super::{Grant, Member, Report, SILENT, VALID};
+
+/// The part of what is free that the owner keeps; at least one.
+const KEPT: f64 = 0.25;
 
 /// The owner of one count.
 #[derive(Clone, Debug)]
@@ -36,7 +39,7 @@ impl Reporter {
 
     /// What the node would hold.
     fn wanted(&self) -> f64 {
-        self.held + self.missed + 1.0
+        self.held + self.missed
     }
 }
 
@@ -96,17 +99,24 @@ impl CountOwner {
         };
         let others = self.reporters.iter().filter(|other| other.is_valid(now));
         let wanted: Vec<f64> = others.map(Reporter::wanted).chain([reporter.wanted()]).collect();
-        let part = divide(max - absent, &wanted).last().copied().unwrap_or_default();
+        let free = (max - absent - wanted.iter().sum::<f64>()).max(0.0);
+        // The next ones are as likely at each node.
+        let wanted: Vec<f64> = wanted.iter().map(|wanted| wanted + 1.0).collect();
+        let kept = (free * KEPT).ceil();
+        let part = divide(max - absent - kept, &wanted).last().copied().unwrap_or_default();
         // A part of one is of no use: who asks gets the whole, by turns.
         let is_before = |other: &Reporter| {
             other.is_valid(now) && other.missed > 0.0 && other.served_at < served_at
         };
         let has_turn = report.demand > 0.0 && !self.reporters.iter().any(is_before);
         let part = if has_turn { part.ceil() } else { part.floor() };
-        let share = part.min(max - absent - may_hold).max(0.0);
+        let left = max - absent - may_hold;
+        // What the owner keeps is for what nodes ask for.
+        let share = part.min((left - kept).max(reporter.wanted().min(left))).max(0.0);
         let is_served = report.demand > 0.0 && share > report.level;
         let served_at = if is_served { now } else { served_at };
         self.reporters.push(Reporter { max: share, served_at, ..reporter });
-        Grant { per_sec: 0.0, max: share, tokens: 0.0 }
+        let has_more = left - share >= 1.0;
+        Grant { max: share, has_more, ..Grant::default() }
     }
 }

@@ -20,8 +20,18 @@ pub struct RateOfNode {
     asked: u64,
     asked_at: Duration,
     reported_at: Duration,
-    /// Whether the owner has been told of the demand since it began.
+    /// When the node last had no share of this rate. Shares that were asked for before do not count.
+    began: Duration,
+    /// Whether the owner knows of the demand since it began.
     is_reported: bool,
+    /// The number of the last share.
+    applied: u64,
+    /// Whether no share has come since the last report.
+    is_unanswered: bool,
+    /// Whether the owner had tokens left after the last share.
+    has_more: bool,
+    /// A request waits for tokens that the owner has.
+    wants_more: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +82,12 @@ impl RateOfNode {
             asked: 0,
             asked_at: now,
             reported_at: now,
+            began: now,
             is_reported: false,
+            applied: 0,
+            is_unanswered: false,
+            has_more: false,
+            wants_more: false,
         }
     }
 
@@ -80,7 +95,14 @@ impl RateOfNode {
         let advance = (self.equal_part() * INTERVAL.as_secs_f64()).min(self.rate.burst).floor();
         self.bucket = Bucket::new(0.0, advance, advance, now);
         (self.state, self.had_share, self.advance) = (State::Fresh(now), false, advance);
-        self.is_reported = false;
+        self.reported_at = now;
+        self.begin_anew(now);
+    }
+
+    /// Notes that shares which were asked for before do not count.
+    fn begin_anew(&mut self, now: Duration) {
+        (self.began, self.is_reported) = (now, false);
+        (self.has_more, self.wants_more) = (false, false);
     }
 
     /// The limit.
@@ -109,7 +131,12 @@ impl RateOfNode {
             State::Alone => self.bucket.change(rate.per_sec, rate.burst, now),
             State::Lapsed => self.lapse(now),
             State::Fresh(_) | State::Shared(_) if is_same => {}
-            State::Fresh(_) | State::Shared(_) => self.lapse(now),
+            // Until there is a share of the new rate, requests without a token wait.
+            State::Fresh(_) | State::Shared(_) => {
+                self.lapse(now);
+                self.state = State::Fresh(now);
+                self.begin_anew(now);
+            }
         }
     }
 
@@ -123,7 +150,11 @@ impl RateOfNode {
         self.asked += u64::from(asked);
         self.asked_at = now;
         match self.bucket.take(most, now) {
-            0 => Err(self.refusal()),
+            0 => {
+                let refused = self.refusal();
+                self.wants_more |= self.has_more && refused == Refused::Wait;
+                Err(refused)
+            }
             taken => Ok(taken),
         }
     }
@@ -144,7 +175,7 @@ impl RateOfNode {
     fn refusal(&self) -> Refused {
         match self.state {
             State::Fresh(_) => Refused::Wait,
-            State::Shared(_) if self.rate.is_of_whole_tokens() => Refused::Wait,
+            State::Shared(_) if self.has_more || self.rate.is_of_whole_tokens() => Refused::Wait,
             // Others have had the demand so far: the next share follows what is asked for here.
             State::Shared(_) if self.bucket.wait().is_none_or(|wait| wait > INTERVAL) => {
                 Refused::Wait
@@ -176,9 +207,13 @@ impl RateOfNode {
         }
     }
 
-    /// Whether requests wait for a first share, and the owner does not know.
-    pub fn is_new(&self) -> bool {
-        matches!(self.state, State::Fresh(_)) && !self.is_reported
+    /// Whether requests wait for a share that the owner can give at once, and the owner does not know.
+    pub fn wants_share(&self) -> bool {
+        match self.state {
+            State::Fresh(_) => !self.is_reported,
+            State::Shared(_) => self.wants_more && !self.is_unanswered,
+            State::Alone | State::Lapsed => false,
+        }
     }
 
     /// What is to be reported to the owner; `None` if the node has no demand and no share.
@@ -196,8 +231,10 @@ impl RateOfNode {
             level: self.bucket.level(now),
             had_share: self.had_share,
             is_last: is_idle,
+            applied: self.applied,
         };
-        (self.asked, self.reported_at, self.is_reported) = (0, now, true);
+        (self.asked, self.reported_at) = (0, now);
+        (self.is_reported, self.is_unanswered, self.wants_more) = (true, true, false);
         if is_idle {
             self.bucket = Bucket::new(0.0, 0.0, 0.0, now);
             self.state = State::Lapsed;
@@ -209,11 +246,13 @@ impl RateOfNode {
     pub fn grant(&mut self, grant: Grant, reported_at: Duration, now: Duration) {
         self.settle(now);
         let until = reported_at + VALID;
-        if self.state == State::Alone || until <= now || self.is_idle(now) {
+        let is_old = until <= now || reported_at < self.began;
+        if self.state == State::Alone || is_old || self.is_idle(now) {
             return;
         }
         self.bucket.change_and_add(grant.per_sec, grant.max, grant.tokens, now);
         (self.state, self.had_share) = (State::Shared(until), true);
+        (self.has_more, self.applied, self.is_unanswered) = (grant.has_more, grant.number, false);
     }
 
     fn equal_part(&self) -> f64 {

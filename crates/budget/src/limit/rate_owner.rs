@@ -1,5 +1,8 @@
 //! The owner of a rate: divides the rate, and the tokens that are kept for later, among the nodes.
 //!
+//! While the tokens suffice for what all nodes ask for, the owner keeps a part of them, and gives it to
+//! the first node that needs it: a new one, or one with a sudden demand.
+//!
 //! The tokens of all nodes and of the owner's reserve are never more than the burst. What nodes report as
 //! left, and what they get, is counted, so a node that used more than it had gets less later. A node gets
 //! only what no other one holds at that time: its share may come an interval later than it could.
@@ -16,6 +19,9 @@ const FALL: f64 = 0.2;
 /// tokens then: while the limit is not used up, a node gets far more than it asked for last.
 const RESERVED: f64 = 0.02;
 
+/// The part of the tokens that the owner keeps while they suffice.
+const KEPT: f64 = 0.25;
+
 /// The owner of one rate.
 #[derive(Clone, Debug)]
 pub struct RateOwner {
@@ -26,6 +32,8 @@ pub struct RateOwner {
     began: Duration,
     /// A former owner gave shares that this one does not know.
     takes_over: bool,
+    /// The number of the last share.
+    shares: u64,
     reporters: Vec<Reporter>,
 }
 
@@ -33,18 +41,28 @@ pub struct RateOwner {
 struct Reporter {
     node: u64,
     demand: f64,
-    /// Whether clients asked for tokens since the report before.
-    has_asked: bool,
+    /// The tokens for each second that clients asked for since the report before.
+    asked: f64,
     level: f64,
     per_sec: f64,
     reported_at: Duration,
     /// When the node last got a whole token.
     served_at: Duration,
+    /// The number of the last share, and the tokens that the node gives back with it.
+    share: (u64, f64),
 }
 
 impl Reporter {
     fn is_valid(&self, now: Duration) -> bool {
         now <= self.reported_at + VALID
+    }
+
+    /// The tokens that the node needs until its next report.
+    fn needed(&self) -> f64 {
+        match self.asked > 0.0 {
+            true => (self.asked.max(self.demand) * INTERVAL.as_secs_f64()).ceil(),
+            false => 0.0,
+        }
     }
 }
 
@@ -53,7 +71,8 @@ impl RateOwner {
     /// missing.
     pub fn new(rate: Rate, now: Duration) -> Self {
         let reporters = Vec::new();
-        Self { rate, reserve: rate.burst, at: now, began: now, takes_over: false, reporters }
+        let (reserve, takes_over, shares) = (rate.burst, false, 0);
+        Self { rate, reserve, at: now, began: now, takes_over, shares, reporters }
     }
 
     /// Whether nothing is lost when this is forgotten: no node has reported until all tokens were there
@@ -74,7 +93,11 @@ impl RateOwner {
         members: &[Member],
         now: Duration,
     ) -> Grant {
-        self.rate = rate;
+        if self.rate != rate {
+            self.rate = rate;
+            // The tokens of another rate are none of this one.
+            self.reporters.iter_mut().for_each(|reporter| reporter.share.1 = 0.0);
+        }
         let is_new = self.reporters.is_empty() && self.at == self.began;
         // Nodes had demand, and nothing was heard of any: this node was frozen, or owns the limit again.
         let was_away = !self.reporters.is_empty() && now.saturating_sub(self.at) > VALID;
@@ -84,6 +107,7 @@ impl RateOwner {
             self.reporters.clear();
         }
         self.forget(members, now);
+        self.undo(from, report.applied);
         self.fill(members, now);
         if report.is_last {
             self.reporters.retain(|reporter| reporter.node != from);
@@ -91,7 +115,20 @@ impl RateOwner {
             return Grant::default();
         }
         let at = self.note(from, report, now);
-        self.grant(at, members, now)
+        let grant = self.grant(at, members, now);
+        self.shares += 1;
+        self.reporters[at].share = (self.shares, -grant.tokens);
+        Grant { number: self.shares, ..grant }
+    }
+
+    /// A node that did not get its last share has the tokens that it would have given back.
+    fn undo(&mut self, from: u64, applied: u64) {
+        let known = self.reporters.iter().find(|reporter| reporter.node == from);
+        if let Some(Reporter { share: (number, given_back), .. }) = known
+            && *number != applied
+        {
+            self.reserve -= given_back.max(0.0);
+        }
     }
 
     /// The position of the node's report.
@@ -103,7 +140,7 @@ impl RateOwner {
                 let reporter = &mut self.reporters[at];
                 let weight = if demand > reporter.demand { 0.5 } else { FALL };
                 reporter.demand += weight * (demand - reporter.demand);
-                reporter.has_asked = demand > 0.0;
+                reporter.asked = demand;
                 (reporter.level, reporter.reported_at) = (level, now);
                 at
             }
@@ -112,11 +149,12 @@ impl RateOwner {
                 self.reporters.push(Reporter {
                     node: from,
                     demand,
-                    has_asked: demand > 0.0,
+                    asked: demand,
                     level,
                     per_sec,
                     reported_at: now,
                     served_at,
+                    share: (0, 0.0),
                 });
                 self.reporters.len() - 1
             }
@@ -140,29 +178,42 @@ impl RateOwner {
         let others = others - self.reporters[at].per_sec;
         let per_sec = divide(free, &demands)[position].min(free - others).max(0.0);
         let all: f64 = self.reporters.iter().filter(|r| active(r)).map(|r| r.level).sum();
-        let wanted = (self.reserve + all).max(0.0) * weight;
-        let tokens = (wanted - self.reporters[at].level).min(self.reserve.max(0.0));
+        let all = (self.reserve + all).max(0.0);
+        let needed: f64 = self.reporters.iter().filter(|r| active(r)).map(Reporter::needed).sum();
+        let level = self.reporters[at].level;
+        let suffices = all * (1.0 - KEPT) > needed;
+        let kept = if suffices { KEPT } else { 0.0 };
+        let wanted = (all * (1.0 - kept) * weight - level).min(self.reserve - all * kept);
+        let needed = if suffices { self.reporters[at].needed() - level } else { wanted };
+        let tokens = wanted.max(needed).min(self.reserve.max(0.0));
         self.reserve -= tokens;
         let reporter = &mut self.reporters[at];
         reporter.level += tokens;
         reporter.per_sec = per_sec;
-        let max = (self.rate.burst * weight).max(1.0);
-        Grant { per_sec, max, tokens }
+        let max = (self.rate.burst * (1.0 - kept) * weight).max(reporter.level).max(1.0);
+        Grant { per_sec, max, tokens, has_more: self.reserve >= 1.0, number: 0 }
     }
 
     /// A share of a rate that is too low to be divided: tokens of the reserve, by turns.
     fn grant_whole(&mut self, at: usize, weight: f64, now: Duration) -> Grant {
-        let Reporter { node, has_asked, level, served_at, .. } = self.reporters[at];
+        let Reporter { node, asked, level, served_at, .. } = self.reporters[at];
+        let needed = self.reporters[at].needed();
         let whole = (self.reserve + 1e-9).floor();
         let waits = |other: &&Reporter| {
-            other.node != node && other.is_valid(now) && other.has_asked && other.level < 1.0
+            other.node != node && other.is_valid(now) && other.asked > 0.0 && other.level < 1.0
         };
         let waiting = self.reporters.iter().filter(waits);
         let earlier = waiting.clone().filter(|other| other.served_at < served_at).count() as f64;
-        let tokens = if has_asked && level < 1.0 {
-            // Those who were served longer ago come first.
-            (whole - earlier).min((whole * weight).max(1.0).floor()).max(0.0)
-        } else if !has_asked && level > 0.0 && waiting.count() > 0 {
+        let needed_by_others: f64 = waiting.clone().map(Reporter::needed).sum();
+        let tokens = if asked > 0.0 && level < 1.0 {
+            // If the tokens do not suffice, those who were served longer ago come first. The owner keeps
+            // what the node does not need.
+            let part = match needed + needed_by_others <= whole {
+                true => needed,
+                false => needed.min((whole * weight).max(1.0).floor()),
+            };
+            part.min(whole - earlier).max(0.0)
+        } else if asked == 0.0 && level > 0.0 && waiting.count() > 0 {
             -level
         } else {
             0.0
@@ -174,7 +225,8 @@ impl RateOwner {
         if tokens > 0.0 {
             reporter.served_at = now;
         }
-        Grant { per_sec: 0.0, max: self.rate.burst.max(1.0), tokens }
+        let max = self.rate.burst.max(1.0);
+        Grant { per_sec: 0.0, max, tokens, has_more: self.reserve >= 1.0, number: 0 }
     }
 
     /// Forgets nodes that are gone, and linked ones that have stopped to report.

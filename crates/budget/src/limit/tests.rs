@@ -234,3 +234,43 @@ fn tokens_above_a_smaller_most_are_given_back_once() {
     bucket.change_and_add(1.0, 300.0, 150.0, Duration::ZERO);
     assert_eq!(bucket.level(Duration::ZERO), 250.0);
 }
+
+#[test]
+fn tokens_of_a_lost_share_are_not_there_twice() {
+    let rate = Rate { per_sec: 100.0, burst: 100.0 };
+    let members = [0, 1].map(|node| Member { node, is_linked: true });
+    let mut owner = RateOwner::new(rate, Duration::ZERO);
+    let report = |demand, level, applied| Report {
+        demand,
+        level,
+        had_share: false,
+        is_last: false,
+        applied,
+    };
+    let mut ask = |node, report| owner.report(node, report, rate, &members, Duration::ZERO);
+    let first = ask(0, report(10.0, 0.0, 0));
+    let other = ask(1, report(2_000.0, 0.0, 0));
+    let lost = ask(0, report(10.0, first.tokens, first.number));
+    assert!(lost.tokens < 0.0, "{lost:?}");
+    let taken = ask(1, report(2_000.0, other.tokens, other.number));
+    // The node still has what the lost share took away.
+    let again = ask(0, report(10.0, first.tokens, first.number));
+    let last = ask(1, report(2_000.0, other.tokens + taken.tokens, taken.number));
+    let shares = [first, other, taken, again, last];
+    let all: f64 = shares.into_iter().map(|share| share.tokens).sum();
+    assert!(all <= rate.burst + 0.01, "{all}");
+}
+
+#[test]
+fn the_demand_after_an_idle_time_is_that_of_the_requests_that_wait() {
+    let rate = Rate { per_sec: 20.0, burst: 20.0 };
+    let mut node = RateOfNode::new(rate, 3, Duration::ZERO);
+    let _ = node.take(1, 1, Duration::ZERO);
+    node.report(ms(100)).unwrap();
+    for at in 1..100 {
+        node.report(ms(100 * at));
+    }
+    (0..5).for_each(|_| assert_eq!(node.take(1, 1, ms(10_000)), Err(Refused::Wait)));
+    let asked = node.report(ms(10_001)).unwrap().demand * INTERVAL.as_secs_f64();
+    assert!(asked >= 5.0, "{asked}");
+}

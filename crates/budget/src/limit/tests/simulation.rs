@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 
 use super::*;
 
+mod below;
+mod counts;
+
 const STEP_MS: u64 = 5;
 
 /// A fault of one node, and when it begins and ends, in milliseconds.
@@ -17,11 +20,17 @@ pub(super) enum Fault {
     Frozen(u64, u64, usize),
     /// The node serves its clients, and no message arrives from it or at it.
     CutOff(u64, u64, usize),
+    /// The process starts at this time. Its clients went to the other nodes before.
+    Started(u64, usize),
 }
 
 impl Fault {
     fn is_killed(self, node: usize, at: u64) -> bool {
-        matches!(self, Self::Killed(from, who) if who == node && from <= at)
+        match self {
+            Self::Killed(from, who) => who == node && from <= at,
+            Self::Started(from, who) => who == node && at < from,
+            _ => false,
+        }
     }
 
     fn is_frozen(self, node: usize, at: u64) -> bool {
@@ -56,23 +65,35 @@ impl Random {
 }
 
 pub(super) struct Cluster {
-    rate: Rate,
+    /// The rate, as settings have it from a time on. Each node reads them a little later than the one before.
+    rates: Vec<(u64, Rate)>,
     fault: Fault,
     /// How many of a thousand messages are lost.
     lost: u32,
+    /// The most milliseconds that a share needs to the node.
+    delay: u32,
     /// Requests for each second at each node.
     demands: Vec<f64>,
+    /// How much of the demand there is at a time. Requests arrive at random then.
+    activity: Option<fn(u64, usize) -> f64>,
     nodes: Vec<Node>,
     random: Random,
     /// What was admitted in each step.
     admitted: Vec<u32>,
+    /// Requests that were refused: when, and where.
+    refused: Vec<(u64, usize)>,
+    /// Requests that waited: where, and how long.
+    waited: Vec<(usize, u64)>,
 }
 
 struct Node {
     own: Option<RateOfNode>,
     owner: Option<RateOwner>,
     backlog: f64,
+    /// When the requests arrived that wait for a share.
+    waiting: VecDeque<u64>,
     next_report: u64,
+    reported: Option<u64>,
     /// Shares on their way: when they arrive, the time of the report, and the share.
     grants: VecDeque<(u64, u64, Grant)>,
 }
@@ -84,17 +105,39 @@ impl Cluster {
             own: None,
             owner: None,
             backlog: 0.0,
+            waiting: VecDeque::new(),
             next_report: 30 * at as u64,
+            reported: None,
             grants: VecDeque::new(),
         };
         let nodes = (0..demands.len()).map(node).collect();
-        Self { rate, fault, lost, demands: demands.to_vec(), nodes, random, admitted: Vec::new() }
+        Self {
+            rates: vec![(0, rate)],
+            fault,
+            lost,
+            delay: 60,
+            demands: demands.to_vec(),
+            activity: None,
+            nodes,
+            random,
+            admitted: Vec::new(),
+            refused: Vec::new(),
+            waited: Vec::new(),
+        }
+    }
+
+    fn rate(&self, node: usize, at: u64) -> Rate {
+        let read = at.saturating_sub(130 * node as u64);
+        self.rates.iter().rfind(|(from, _)| *from <= read).unwrap().1
     }
 
     /// The members as a node sees them: a killed one is known after 500 ms, a broken link after 900 ms.
     fn members(&self, seen_by: usize, at: u64) -> Vec<Member> {
-        let known = (0..self.nodes.len())
-            .filter(|node| !(at >= 500 && self.fault.is_killed(*node, at - 500)));
+        let is_gone = |node: &usize| match self.fault {
+            Fault::Started(from, who) => who == *node && at < from,
+            _ => at >= 500 && self.fault.is_killed(*node, at - 500),
+        };
+        let known = (0..self.nodes.len()).filter(|node| !is_gone(node));
         let before = at.saturating_sub(900);
         known
             .map(|node| Member {
@@ -115,25 +158,36 @@ impl Cluster {
         }
     }
 
-    fn step(&mut self, node: usize, at: u64) -> u32 {
-        if self.fault.is_killed(node, at) || self.fault.is_frozen(node, at) {
-            return 0;
-        }
+    /// The requests that arrive at a node in one step.
+    fn arrive(&mut self, node: usize, at: u64) -> u32 {
         let killed = (0..self.nodes.len()).find(|other| self.fault.is_killed(*other, at));
         let moved =
             killed.map_or(0.0, |killed| self.demands[killed] / (self.nodes.len() - 1) as f64);
-        let noise = f64::from(self.random.next() % 1_000) / 500.0;
-        let arrived = (self.demands[node] + moved) * noise * STEP_MS as f64 / 1_000.0;
-        let (now, rate) = (ms(at), self.rate);
+        let chance = f64::from(self.random.next() % 1_000);
+        let demand = (self.demands[node] + moved) * STEP_MS as f64 / 1_000.0;
+        let Some(activity) = self.activity else {
+            let backlog = &mut self.nodes[node].backlog;
+            *backlog += demand * chance / 500.0;
+            let arrived = backlog.floor();
+            *backlog -= arrived;
+            return arrived as u32;
+        };
+        let demand = demand * activity(at, node);
+        demand.floor() as u32 + u32::from(chance < demand.fract() * 1_000.0)
+    }
+
+    fn step(&mut self, node: usize, at: u64) -> u32 {
+        if self.fault.is_killed(node, at) || self.fault.is_frozen(node, at) {
+            self.nodes[node].waiting.clear();
+            return 0;
+        }
+        let arrived = self.arrive(node, at);
+        let (now, rate) = (ms(at), self.rate(node, at));
         let members = self.members(node, at);
         let this = &mut self.nodes[node];
-        this.backlog += arrived;
-        let mut admitted = 0;
-        while this.backlog >= 1.0 {
-            this.backlog -= 1.0;
-            let own = this.own.get_or_insert_with(|| RateOfNode::new(rate, members.len(), now));
-            admitted += own.take(1, 1, now).unwrap_or(0);
-        }
+        // A request that waits tries again when shares arrive, and at the end of its wait.
+        let mut trying = std::mem::take(&mut this.waiting);
+        let has_share = this.grants.front().is_some_and(|(arrives, ..)| *arrives <= at);
         while let Some((_, reported_at, grant)) = this.grants.front().copied()
             && this.grants[0].0 <= at
         {
@@ -142,14 +196,45 @@ impl Cluster {
                 own.grant(grant, ms(reported_at), now);
             }
         }
-        if this.next_report <= at {
+        trying.extend(std::iter::repeat_n(at, arrived as usize));
+        let mut admitted = 0;
+        for came in trying {
+            let is_late = came + 100 <= at;
+            if came < at && !has_share && !is_late {
+                this.waiting.push_back(came);
+                continue;
+            }
+            let own = this.own.get_or_insert_with(|| RateOfNode::new(rate, members.len(), now));
+            if own.rate() != rate {
+                own.change(rate, members.len(), now);
+            }
+            match own.take(1, 1, now) {
+                Ok(taken) => {
+                    admitted += taken;
+                    if came < at {
+                        self.waited.push((node, at - came));
+                    }
+                }
+                Err(Refused::Wait) if !is_late && this.waiting.len() < 256 => {
+                    this.waiting.push_back(came);
+                }
+                Err(_) => self.refused.push((at, node)),
+            }
+        }
+        let is_round = this.next_report <= at;
+        let is_wanted = this.own.as_ref().is_some_and(RateOfNode::wants_share)
+            && this.reported.is_none_or(|reported| reported + 50 <= at);
+        if is_round {
             this.next_report = at + 100;
             if let Some(own) = &mut this.own {
                 own.change(rate, members.len(), now);
             }
-            if let Some(report) = this.own.as_mut().and_then(|own| own.report(now)) {
-                self.send(node, report, &members, at);
-            }
+        }
+        if (is_round || is_wanted)
+            && let Some(report) = this.own.as_mut().and_then(|own| own.report(now))
+        {
+            this.reported = Some(at);
+            self.send(node, report, &members, at);
         }
         admitted
     }
@@ -160,12 +245,14 @@ impl Cluster {
         if is_lost || !self.fault.carries(from, owner, at) {
             return;
         }
-        let (now, rate) = (ms(at), self.rate);
+        let (now, rate) = (ms(at), self.rate(from, at));
         let members = self.members(owner, at);
         let machine = self.nodes[owner].owner.get_or_insert_with(|| RateOwner::new(rate, now));
+        if machine.is_forgettable(now) {
+            *machine = RateOwner::new(rate, now);
+        }
         let grant = machine.report(from as u64, report, rate, &members, now);
-        let delay = if owner == from { 0 } else { u64::from(self.random.next() % 60) };
-        let is_lost = self.random.next() % 1_000 < self.lost && owner != from;
+        let delay = if owner == from { 0 } else { u64::from(self.random.next() % self.delay) };
         if !is_lost {
             self.nodes[from].grants.push_back((at + delay, at, grant));
         }
@@ -189,7 +276,7 @@ impl Cluster {
 
 #[track_caller]
 fn check(cluster: &Cluster, from: u64, least: f64, most: f64) {
-    let limit = cluster.rate.per_sec * 10.0;
+    let limit = cluster.rates[0].1.per_sec * 10.0;
     for (at, admitted) in cluster.spans(from, 10_000).into_iter().enumerate() {
         let part = admitted / limit;
         let from = from + 100 * at as u64;
