@@ -243,6 +243,8 @@ mod tests {
             "http://i.example",
             "http://127.0.0.1.example",
             "http://localhost@i.example",
+            "https://user@i.example",
+            "http://user@127.0.0.1",
             "https://",
             "ftp://i.example",
             "https://i.example/?a",
@@ -279,5 +281,29 @@ mod tests {
         assert!(refusal(&asks).contains("oauth.client_id"));
         let asks = OauthSettings { client_id: "node".into(), ..asks };
         assert!(OauthRules::new("acme", &asks).unwrap().introspection.is_some());
+    }
+
+    #[test]
+    fn rules_have_the_claims_that_permissions_name_and_the_hosts_that_are_audiences() {
+        let tenant = |audience: &[&str]| {
+            let audience = audience.iter().map(|one| (*one).to_owned()).collect();
+            let rule = crate::PermissionSettings {
+                claims: [("groups".to_owned(), vec!["a".to_owned()])].into(),
+                ..Default::default()
+            };
+            let settings = crate::Settings {
+                auth: Some("oauth".into()),
+                oauth: OauthSettings { audience, ..settings("https://i.example") },
+                hosts: vec!["acme.example".into()],
+                permissions: [("r".to_owned(), rule)].into(),
+                ..crate::Settings::default()
+            };
+            let tenant = crate::Tenant::new("acme", &settings).unwrap();
+            OauthRules::clone(tenant.access.oauth().unwrap())
+        };
+        let by_url = tenant(&[]);
+        assert_eq!(by_url.claims, ClaimValues::of([("groups", "a")]));
+        assert_eq!(by_url.hosts, ["acme.example"]);
+        assert!(tenant(&["api://acme"]).hosts.is_empty(), "no host is an audience");
     }
 }

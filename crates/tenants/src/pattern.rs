@@ -65,6 +65,8 @@ mod tests {
             ("a*a", "aa", true),
             ("a*b*c", "aXbYc", true),
             ("a*b*c", "acb", false),
+            ("a*b*b", "ab", false),
+            ("a*b*b", "abb", true),
             ("a**c", "ac", true),
             ("*ab*", "aab", true),
             ("file:///a/*", "file:///a/../b", true),

@@ -374,6 +374,114 @@ mod tests {
         assert!(!permissions.may_allow_resource(&none, "x:/"));
     }
 
+    /// A client that asks its issuer for what is needed keeps what it has, and can do it then.
+    #[test]
+    fn the_needed_scopes_are_enough_and_leave_out_what_no_rule_names() {
+        let rule = |scopes: &[&str], tools: &[&str], denied: &[&str]| PermissionSettings {
+            scopes: texts(scopes),
+            tools: texts(tools),
+            deny_tools: texts(denied),
+            ..PermissionSettings::default()
+        };
+        let rules = [
+            // Allows a tool, and denies it.
+            ("a", rule(&["a"], &["*"], &["x", "y"])),
+            ("b", rule(&["b"], &["x"], &[])),
+            ("c", rule(&["c"], &["z"], &[])),
+            ("d", of_guests()),
+        ];
+        let rules = rules.map(|(name, rule)| (name.to_owned(), rule)).into();
+        let permissions = Permissions::new("acme", &rules, true).unwrap().unwrap();
+        let judged = |client: &Attributes, tool: &str| permissions.judge(client, Kind::Tool, tool);
+        let needs = |scopes: &[&str]| Judgement::Needs(Scopes::of(scopes.iter().copied()));
+        assert_eq!(judged(&with_scopes(""), "x"), needs(&["b"]));
+        assert_eq!(judged(&with_scopes("openid c"), "x"), needs(&["b", "c"]));
+        assert_eq!(judged(&with_scopes("a"), "x"), Judgement::Denied, "also with `b`");
+        assert_eq!(judged(&with_scopes(""), "y"), Judgement::Denied);
+        assert_eq!(judged(&with_scopes(""), "z"), needs(&["a"]));
+        let claims = ClaimValues::of([("groups", "guests")]);
+        let guest = Attributes { claims, ..with_scopes("b") };
+        assert_eq!(judged(&guest, "z"), needs(&["a", "b"]), "the first rule that helps");
+        let only_c = [("c", rule(&["c"], &["z"], &[])), ("d", of_guests())];
+        let only_c = only_c.map(|(name, rule)| (name.to_owned(), rule)).into();
+        let permissions = Permissions::new("acme", &only_c, true).unwrap().unwrap();
+        assert_eq!(
+            permissions.judge(&guest, Kind::Tool, "z"),
+            Judgement::Denied,
+            "its claim stays"
+        );
+        assert_eq!(permissions.judge(&with_scopes("b"), Kind::Tool, "z"), needs(&["c"]));
+    }
+
+    /// Denies a tool to guests with a scope.
+    fn of_guests() -> PermissionSettings {
+        PermissionSettings {
+            scopes: texts(&["c"]),
+            claims: [("groups".to_owned(), texts(&["guests"]))].into(),
+            deny_tools: texts(&["z"]),
+            ..PermissionSettings::default()
+        }
+    }
+
+    #[test]
+    fn each_list_is_about_its_own_kind_and_methods_are_denied_to_whom_a_rule_applies() {
+        let rule = PermissionSettings {
+            tools: texts(&["t*"]),
+            prompts: texts(&["p*"]),
+            resources: texts(&["r*"]),
+            methods: texts(&["m*"]),
+            deny_tools: texts(&["t-"]),
+            deny_prompts: texts(&["p-"]),
+            deny_resources: texts(&["r-"]),
+            deny_methods: texts(&["m-"]),
+            ..PermissionSettings::default()
+        };
+        let guest = PermissionSettings {
+            scopes: texts(&["guest"]),
+            deny_methods: texts(&["tools/*"]),
+            ..PermissionSettings::default()
+        };
+        let rules = [("all", rule), ("guest", guest)];
+        let rules = rules.map(|(name, rule)| (name.to_owned(), rule)).into();
+        let permissions = Permissions::new("acme", &rules, true).unwrap().unwrap();
+        let client = Attributes::default();
+        let kinds =
+            [(Kind::Tool, "t"), (Kind::Prompt, "p"), (Kind::Resource, "r"), (Kind::Method, "m")];
+        for (kind, own) in kinds {
+            for (_, letter) in kinds {
+                let allowed = permissions.judge(&client, kind, letter) == Judgement::Allowed;
+                assert_eq!(allowed, letter == own, "{kind:?} {letter}");
+            }
+            let denied = permissions.judge(&client, kind, &format!("{own}-"));
+            assert_eq!(denied, Judgement::Denied, "{kind:?}");
+        }
+        let guest = with_scopes("guest");
+        assert!(permissions.allows_method(&client, "tools/list"));
+        assert!(!permissions.allows_method(&guest, "tools/list"));
+        assert!(!permissions.allows_method(&guest, "m-"));
+        assert!(permissions.allows_method(&guest, "prompts/list"));
+    }
+
+    #[test]
+    fn rules_are_bounded() {
+        let named = |count: usize| -> Vec<String> { (0..count).map(|n| n.to_string()).collect() };
+        let count_wrong = |rules: &BTreeMap<String, PermissionSettings>| {
+            Permissions::new("acme", rules, true).err().map_or(0, |wrong| wrong.len())
+        };
+        let rule = |tools: usize, values: usize| {
+            let claims = [("groups".to_owned(), named(values))].into();
+            let tools = named(tools);
+            let rule = PermissionSettings { claims, tools, ..PermissionSettings::default() };
+            BTreeMap::from([("r".to_owned(), rule)])
+        };
+        assert_eq!(count_wrong(&rule(PATTERNS_MAX, CLAIM_VALUES_MAX)), 0);
+        assert_eq!(count_wrong(&rule(PATTERNS_MAX + 1, 1)), 1);
+        assert_eq!(count_wrong(&rule(1, CLAIM_VALUES_MAX + 1)), 1);
+        let rules = |count| named(count).into_iter().map(|name| (name, Default::default()));
+        assert_eq!(count_wrong(&rules(RULES_MAX).collect()), 0);
+        assert_eq!(count_wrong(&rules(RULES_MAX + 1).collect()), 1);
+    }
+
     #[test]
     fn wrong_rules_are_named_all_at_once() {
         let rule = PermissionSettings {

@@ -180,6 +180,22 @@ mod tests {
     }
 
     #[test]
+    fn a_host_of_a_tenant_that_leaves_is_the_one_of_its_next_tenant() {
+        let settings = Settings { hosts: vec!["h.example".into()], ..Settings::open() };
+        let of = |name: &str| Tenant::new(name, &settings).unwrap();
+        for (leaving, next) in [("a", "b"), ("b", "a")] {
+            let former = Tenant { is_leaving: true, ..of(leaving) };
+            let tenants = Tenants::new([former.clone(), of(next)]);
+            let of_thread = TenantsOfThread::new(&tenants);
+            assert_eq!(&*of_thread.of_host("h.example").unwrap().name, next);
+            tenants.replace([of(next), former.clone()]);
+            assert_eq!(&*of_thread.of_host("h.example").unwrap().name, next);
+            tenants.replace([former]);
+            assert_eq!(&*of_thread.of_host("h.example").unwrap().name, leaving);
+        }
+    }
+
+    #[test]
     fn threads_share_no_tenant() {
         let tenants = Tenants::new([tenant("a")]);
         let [one, other] = [0, 1].map(|_| TenantsOfThread::new(&tenants).find("a").unwrap());
