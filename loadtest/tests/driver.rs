@@ -129,6 +129,15 @@ fn an_open_loop_shows_a_stall_to_all_that_was_due_meanwhile() {
 }
 
 #[test]
+fn a_node_that_asks_for_a_credential_gets_it() {
+    for target in ["handler-keys", "handler-oauth"] {
+        let found = calls(target, &["--secs", "0.3", "-c", "1"]);
+        assert_eq!(found["failed"], 0, "{target}");
+        assert!(found["done"].as_u64().unwrap() > 10, "{target}: {found}");
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_target_is_said() {
     let failed = |arguments: &[&str]| {
         let ran = loadtest(arguments);
