@@ -49,6 +49,14 @@ impl Setup {
         Self::hosting([tools::built("everything").display().to_string()])
     }
 
+    /// A server on loopback that is reached over HTTP, as the only one of the tenant `demo`.
+    pub fn in_front_of(url: &str) -> Self {
+        Self::config(format!(
+            "[tenants.demo]\nauth = \"open\"\n[tenants.demo.backends.main]\nkind = \"http\"\n\
+             url = \"{url}\"\nallow_networks = [\"127.0.0.0/8\"]\n"
+        ))
+    }
+
     /// The text of a configuration file.
     pub fn config(toml: impl Into<String>) -> Self {
         Self { config: Some(toml.into()), ..Self::default() }

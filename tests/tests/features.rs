@@ -428,9 +428,11 @@ async fn a_configured_server_sees_the_environment_that_was_configured_and_no_she
     Ok(())
 }
 
-/// Runs a test with a client of each revision, against both kinds of fixture.
+/// Runs a test with a client of each revision, against each kind of backend with the fixture.
 async fn everywhere(scenario: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
-    for (kind, setup) in [("native", Setup::demo()), ("stdio", Setup::fixture())] {
+    let upstream = Node::start(&Setup::demo())?;
+    let http = Setup::in_front_of(&upstream.demo());
+    for (kind, setup) in [("native", Setup::demo()), ("stdio", Setup::fixture()), ("http", http)] {
         let node = Node::start(&setup)?;
         for revision in REVISIONS {
             let client = Client::open(node.demo(), revision).await?;

@@ -4,6 +4,7 @@
 //! directions; its two halves are a [`LinkSender`] and [`LinkEvents`].
 
 pub mod guard;
+pub mod http;
 mod link;
 mod metrics;
 pub mod native;

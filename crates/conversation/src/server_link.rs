@@ -25,7 +25,7 @@ const STEADY_MS: u64 = 30_000;
 const QUEUE_MAX: usize = 256;
 
 /// The prefix of the ids of the session's own requests, whose answers no client receives.
-const OWN_PREFIX: &str = "roundhouse:";
+const OWN_PREFIX: &str = RequestId::OWN_PREFIX;
 
 /// The link to the tenant's server.
 pub(crate) struct ServerLink {

@@ -23,6 +23,9 @@ impl RequestId {
     /// with a longer one is rejected.
     pub const BYTES_MAX: usize = 1_024;
 
+    /// The prefix of the ids of requests that a node sends to servers for itself.
+    pub const OWN_PREFIX: &str = "roundhouse:";
+
     /// Parses an id from its JSON text; `None` if it is neither a string nor an integer.
     pub fn from_json(json: &str) -> Option<Self> {
         serde_json::from_str(json).ok()

@@ -70,10 +70,12 @@ fn check_messages(settings: &Settings, cluster: &cluster::Settings, problems: &m
     must_fit("front.body_bytes_max", settings.front.body_bytes_max);
     for (tenant, written) in &settings.tenants {
         for (name, backend) in &written.backends {
-            if let BackendSettings::Stdio(stdio) = backend {
-                let key = format!("tenants.{tenant}.backends.{name}.line_bytes_max");
-                must_fit(&key, stdio.program.line_bytes_max);
-            }
+            let (key, bytes) = match backend {
+                BackendSettings::Stdio(stdio) => ("line_bytes_max", stdio.program.line_bytes_max),
+                BackendSettings::Http(http) => ("message_bytes_max", http.message_bytes_max),
+                BackendSettings::Native(_) => continue,
+            };
+            must_fit(&format!("tenants.{tenant}.backends.{name}.{key}"), bytes);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How many connections the limit of descriptors allows.
 //!
 //! Each connection of a client is a descriptor, and so is everything else that a node must still be
-//! able to open: connections of operators, of the store and of peers, and the pipes of child
+//! able to open: connections of operators, of the store, of peers and to servers, and the pipes of child
 //! processes. Clients get what is left. This file decides only; `program` raises the limit.
 
 use rustix::process::{Resource, getrlimit};
@@ -20,6 +20,8 @@ const PEERS: usize = 192;
 const OF_A_WORKER: usize = 4;
 /// The pipes of a child process, and the descriptor by which its end is noticed.
 const OF_A_CHILD: usize = 4;
+/// The idle connections to a server over HTTP that are kept.
+const OF_A_POOL: usize = backends::http::IDLE_MAX;
 
 /// The descriptors of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(crate) struct Descriptors {
     /// Connections a worker that are in force.
     allowed: usize,
     children_max: usize,
+    /// Connections to servers over HTTP.
+    upstream: usize,
 }
 
 /// The limit of descriptors that this process has, or can raise its limit to.
@@ -56,14 +60,21 @@ impl Descriptors {
         let has_children =
             settings.tenants.values().any(|tenant| tenant.backends.values().any(is_stdio));
         let children_max = if has_children { settings.node.children.children_max } else { 0 };
+        let connections_max = |backend: &BackendSettings| match backend {
+            BackendSettings::Http(http) => http.connections_max.saturating_add(OF_A_POOL),
+            _ => 0,
+        };
+        let backends = settings.tenants.values().flat_map(|tenant| tenant.backends.values());
+        let upstream = backends.map(connections_max).fold(0, usize::saturating_add);
         let peers = if settings.cluster.peers.listen.is_empty() { 0 } else { PEERS };
         let of_workers = workers.saturating_mul(OF_A_WORKER + front::CONNECTIONS_HEADROOM);
         let fixed = (OWN + OPERATORS + STORE + peers).saturating_add(of_workers);
-        let reserve = fixed.saturating_add(children_max.saturating_mul(OF_A_CHILD));
-        // If child processes may use more than there is, clients keep half of what they share.
+        let of_servers = children_max.saturating_mul(OF_A_CHILD).saturating_add(upstream);
+        let reserve = fixed.saturating_add(of_servers);
+        // If servers may use more than there is, clients keep half of what they share.
         let left = limit.saturating_sub(reserve).max(limit.saturating_sub(fixed) / 2);
         let allowed = wanted.min(left / workers.max(1)).max(1);
-        Self { limit, reserve, workers, wanted, allowed, children_max }
+        Self { limit, reserve, workers, wanted, allowed, children_max, upstream }
     }
 
     /// Most connections of a worker.
@@ -88,7 +99,7 @@ impl Descriptors {
 
     /// What the limit does not allow, and the remedy.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let Self { limit, reserve, workers, wanted, allowed, children_max } = self;
+        let Self { limit, reserve, workers, wanted, allowed, children_max, upstream } = self;
         let needed = wanted.saturating_mul(*workers).saturating_add(*reserve);
         let mut warnings = Vec::new();
         if allowed < wanted {
@@ -98,7 +109,13 @@ impl Descriptors {
                  `ulimit -n`) to {needed}, or lower `front.connections_max`"
             ));
         }
-        if *reserve > *limit {
+        if *reserve > *limit && *upstream > 0 {
+            warnings.push(format!(
+                "the backends of kind `http` may have {upstream} connections, and `node.children_max` \
+                 is {children_max}, but the limit of descriptors is {limit}; raise it to {needed}, or \
+                 lower `connections_max` of the backends"
+            ));
+        } else if *reserve > *limit {
             warnings.push(format!(
                 "`node.children_max` is {children_max}, and each child process needs {OF_A_CHILD} \
                  descriptors, but the limit is {limit}; raise it to {needed}, or lower \

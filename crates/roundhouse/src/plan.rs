@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use backends::http::HttpBackend;
 use backends::sandbox::{Protections, Sandbox};
 use backends::stdio::{Children, RunAs, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
@@ -21,7 +22,7 @@ use crate::records::Records;
 use crate::reload::Reloading;
 use crate::sandbox::Machine;
 use crate::secrets::Secrets;
-use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
+use crate::settings::{BackendSettings, Problems, Settings, TenantSettings, read_http};
 use crate::shares::Budgets;
 use crate::{bounds, files, guard, programs, sandbox, users};
 
@@ -298,6 +299,14 @@ impl Kinds<'_> {
                 })?;
                 let backend =
                     StdioBackend::sharing(backend, program, protections, children, shares);
+                Ok(Arc::new(backend))
+            }
+            BackendSettings::Http(http) => {
+                let http = read_http(http, tenant, &at, self.secrets)?;
+                let backend = HttpBackend::new(format!("{tenant}/{name}"), &http);
+                let backend = backend.map_err(|all| {
+                    all.iter().map(|problem| format!("`{at}`: {problem}")).collect::<Vec<_>>()
+                })?;
                 Ok(Arc::new(backend))
             }
             BackendSettings::Native(native) => {

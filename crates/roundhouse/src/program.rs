@@ -338,6 +338,8 @@ fn backends(tenant: &TenantSettings) -> String {
         BackendSettings::Stdio(stdio) => {
             format!("backend {name} (stdio: {})", stdio.program.command)
         }
+        // Neither its path nor its query: they may be secret.
+        BackendSettings::Http(_) => format!("backend {name} (http)"),
         BackendSettings::Native(native) => format!("backend {name} (native: {})", native.name),
     };
     tenant.backends.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -67,8 +67,8 @@ impl Secrets {
         Self { folder: settings.node.secrets_dir.clone(), variables, owners }
     }
 
-    /// Replaces the references in the variables of the tenant's backend at the key `at`. Returns
-    /// everything that is wrong with them.
+    /// Replaces the references in the table of texts at the key `at`, such as the variables of a backend.
+    /// Returns everything that is wrong with them.
     pub(crate) fn resolve(
         &self,
         tenant: &str,
@@ -78,7 +78,7 @@ impl Secrets {
         let mut problems = Vec::new();
         let mut left = BACKEND_BYTES_MAX;
         for (name, value) in variables {
-            let key = format!("{at}.env.{name}");
+            let key = format!("{at}.{name}");
             match self.value(tenant, &key, value) {
                 Ok(None) => {}
                 Ok(Some(resolved)) if resolved.len() > left => {
@@ -291,7 +291,7 @@ mod tests {
 
     fn resolve(secrets: &Secrets, tenant: &str, value: &str) -> Result<String, String> {
         let mut env = BTreeMap::from([("KEY".to_owned(), value.to_owned())]);
-        let at = format!("tenants.{tenant}.backends.main");
+        let at = format!("tenants.{tenant}.backends.main.env");
         secrets.resolve(tenant, &at, &mut env).map_err(|all| all.join("\n"))?;
         Ok(env.remove("KEY").unwrap_or_default())
     }

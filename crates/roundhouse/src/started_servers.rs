@@ -66,7 +66,7 @@ fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
     let backends = settings.tenants.get(tenant).into_iter().flat_map(|t| &t.backends);
     let own = backends.filter_map(|(name, backend)| match backend {
         BackendSettings::Stdio(stdio) => Some((name, stdio.program.start_secs?)),
-        BackendSettings::Native(_) => None,
+        BackendSettings::Http(_) | BackendSettings::Native(_) => None,
     });
     let mut own =
         own.map(|(name, secs)| (secs, format!("tenants.{tenant}.backends.{name}.start_secs")));

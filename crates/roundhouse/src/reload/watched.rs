@@ -58,12 +58,17 @@ impl Watched {
 pub(super) fn files_of(name: &str, tenant: &TenantSettings, settings: &Settings) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for backend in tenant.backends.values() {
-        let BackendSettings::Stdio(stdio) = backend else { continue };
-        if !stdio.env_file.as_os_str().is_empty() {
-            files.push(stdio.env_file.clone());
-        }
-        let values = stdio.program.env.values();
-        files.extend(secrets::files_of(&settings.node.secrets_dir, name, values));
+        let values: Vec<&String> = match backend {
+            BackendSettings::Stdio(stdio) => {
+                if !stdio.env_file.as_os_str().is_empty() {
+                    files.push(stdio.env_file.clone());
+                }
+                stdio.program.env.values().collect()
+            }
+            BackendSettings::Http(http) => http.headers.values().chain([&http.url]).collect(),
+            BackendSettings::Native(_) => continue,
+        };
+        files.extend(secrets::files_of(&settings.node.secrets_dir, name, values.into_iter()));
     }
     files
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use actors::Definition;
+use backends::http::HttpSettings;
 use backends::stdio::StdioSettings;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -20,6 +21,8 @@ pub enum BackendSettings {
     /// A program that serves MCP over its standard input and output.
     // In a box: the table around it allocates room for eleven backends, and has one.
     Stdio(Box<StdioFileSettings>),
+    /// A server that is reached over HTTP.
+    Http(Box<HttpSettings>),
     /// A handler that is part of this program.
     Native(NativeSettings),
 }
@@ -56,7 +59,7 @@ impl StdioFileSettings {
         node_pass_env: &[String],
     ) -> Result<StdioSettings, Vec<String>> {
         let mut program = StdioSettings { stateless: self.stateless, ..self.program.clone() };
-        secrets.resolve(tenant, at, &mut program.env)?;
+        secrets.resolve(tenant, &format!("{at}.env"), &mut program.env)?;
         self.add_variables(at, variables, node_pass_env, &mut program).map_err(|why| vec![why])?;
         Ok(program)
     }
@@ -97,6 +100,12 @@ impl BackendSettings {
                 let env: Vec<_> = env.keys().collect();
                 serde_json::json!(["stdio", command, args, cwd, user, env, pass_env, env_file])
             }
+            // The query may have a key, and a key may change.
+            Self::Http(http) => {
+                let place = http.url.split('?').next().unwrap_or_default();
+                let headers: Vec<_> = http.headers.keys().collect();
+                serde_json::json!(["http", place, headers])
+            }
             Self::Native(NativeSettings { name }) => serde_json::json!(["native", name]),
         };
         let digest: [u8; 32] = Sha256::digest(written.to_string()).into();
@@ -108,17 +117,45 @@ impl BackendSettings {
     pub(crate) fn required(kind: &str) -> Option<(&'static str, &'static str)> {
         match kind {
             "stdio" => Some(("command", "the program to run, as in `command = \"npx\"`")),
+            "http" => Some(("url", "its endpoint, as in `url = \"https://mcp.example.com/mcp\"`")),
             "native" => Some(("name", "the name of a handler, as in `name = \"everything\"`")),
             _ => None,
+        }
+    }
+
+    /// The kind of the backends that have this key.
+    pub(crate) fn kind_with(key: &str) -> &'static str {
+        let has_key = |defaults: serde_json::Result<serde_json::Value>| {
+            defaults.is_ok_and(|defaults| defaults.get(key).is_some())
+        };
+        match key {
+            "name" => "native",
+            _ if has_key(serde_json::to_value(HttpSettings::new(""))) => "http",
+            _ => "stdio",
         }
     }
 
     pub(crate) fn shapes() -> BTreeMap<String, Shape> {
         BTreeMap::from([
             ("stdio".into(), Shape::of(&stdio())),
+            ("http".into(), Shape::of(&HttpSettings::new(""))),
             ("native".into(), Shape::of(&NativeSettings::default())),
         ])
     }
+}
+
+/// The settings with secrets of the tenant in place of references. `at` names the table in an error.
+pub(crate) fn read_http(
+    http: &HttpSettings,
+    tenant: &str,
+    at: &str,
+    secrets: &Secrets,
+) -> Result<HttpSettings, Vec<String>> {
+    let mut read = http.clone();
+    secrets.resolve(tenant, &format!("{at}.headers"), &mut read.headers)?;
+    let url = secrets.value(tenant, &format!("{at}.url"), &http.url).map_err(|why| vec![why])?;
+    read.url = url.unwrap_or(read.url);
+    Ok(read)
 }
 
 /// The defaults of a `stdio` backend. Its command has no default, and an empty one is refused.

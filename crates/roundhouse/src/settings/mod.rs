@@ -28,6 +28,7 @@ use backends::sandbox::Sandbox;
 use backends::stdio::ChildrenSettings;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use backend::read_http;
 pub use backend::{BackendSettings, NativeSettings, StdioFileSettings};
 pub use cluster::{ClusterSettings, Encrypt};
 pub(crate) use digests::Digests;
@@ -174,6 +175,8 @@ impl Settings {
         shape::leaves("tenants.*.rates.*", &rate, &mut keys);
         keys.insert("tenants.*.backends.*.kind".into(), serde_json::Value::Null);
         shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
+        let http = backends::http::HttpSettings::new("");
+        shape::leaves("tenants.*.backends.*", &http, &mut keys);
         shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
         keys
     }

@@ -34,7 +34,7 @@ fn attempt(path: &[String], value: &Json) -> serde_json::Result<Settings> {
         let is_backend = depth == 4 && path[0] == "tenants" && path[2] == "backends";
         if is_backend {
             // A backend is only valid with its kind and its program.
-            let kind = if path[4] == "name" { "native" } else { "stdio" };
+            let kind = BackendSettings::kind_with(&path[4]);
             table.insert("kind".into(), kind.into());
             if let Some((required, _)) = BackendSettings::required(kind) {
                 table.insert(required.into(), "x".into());

@@ -1,0 +1,165 @@
+//! Drives one session with an upstream server: a task for the link, and one for each exchange.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use upstream::{Client, Effect, Exchange, ExchangeEvent, ExchangeId, Machine};
+
+use crate::{EventSender, Gone, LinkEvent, ServerEnd};
+
+/// Most events of exchanges that wait. Beyond them the exchanges wait, and read no more.
+const EVENTS_MAX: usize = 16;
+
+/// How long an exchange may take to end after the response that it was for. A connection whose response
+/// was read to its end can be used again.
+const GRACE: Duration = Duration::from_secs(2);
+
+type Event = (ExchangeId, ExchangeEvent);
+
+/// Drives a session until the link or the session ends.
+pub(super) async fn run(client: Client, mut end: ServerEnd) {
+    let sender = end.sender();
+    if sender.send(LinkEvent::Up).await.is_err() {
+        return;
+    }
+    let (events_sender, mut events) = mpsc::channel(EVENTS_MAX);
+    let mut drive = Drive {
+        client,
+        machine: Machine::new(random()),
+        tasks: JoinSet::new(),
+        running: HashMap::new(),
+        released: VecDeque::new(),
+        outgoing: VecDeque::new(),
+        events: events_sender,
+        effects: Vec::new(),
+        is_over: false,
+    };
+    while !(drive.is_over && drive.outgoing.is_empty()) {
+        let is_idle = drive.outgoing.is_empty();
+        tokio::select! {
+            biased;
+            sent = send(&sender, drive.outgoing.front()) => match sent {
+                Ok(()) => drop(drive.outgoing.pop_front()),
+                Err(Gone) => break,
+            },
+            message = end.receive() => match message {
+                Some(message) => {
+                    drive.machine.send(message, &mut drive.effects);
+                    drive.perform();
+                }
+                None => break,
+            },
+            Some(event) = events.recv(), if is_idle => drive.take_event(event),
+            () = until(drive.released.front()) => drive.cut_released(),
+            Some(ended) = drive.tasks.join_next() => drive.note_ended(ended),
+        }
+    }
+    drive.end().await;
+}
+
+/// Sends the event; waits for ever if there is none.
+async fn send(sender: &EventSender, event: Option<&LinkEvent>) -> Result<(), Gone> {
+    match event {
+        Some(event) => sender.send(event.clone()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A number that no other machine has.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+async fn until(released: Option<&(Instant, ExchangeId)>) {
+    match released {
+        Some((at, _)) => sleep_until(*at).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Drive {
+    client: Client,
+    machine: Machine,
+    /// The exchanges. The session that sends requests bounds their number.
+    tasks: JoinSet<()>,
+    running: HashMap<ExchangeId, AbortHandle>,
+    /// When exchanges are cut of which nothing more is expected, in order.
+    released: VecDeque<(Instant, ExchangeId)>,
+    /// What the session gets next: the messages of one event of an exchange, so they are bounded.
+    outgoing: VecDeque<LinkEvent>,
+    events: mpsc::Sender<Event>,
+    effects: Vec<Effect>,
+    /// The session with the server is over: only `outgoing` is left.
+    is_over: bool,
+}
+
+impl Drive {
+    fn take_event(&mut self, (id, event): Event) {
+        if event.is_last() {
+            self.running.remove(&id);
+        }
+        self.machine.on_event(id, event, &mut self.effects);
+        self.perform();
+    }
+
+    fn perform(&mut self) {
+        for effect in std::mem::take(&mut self.effects) {
+            match effect {
+                Effect::Start(id, exchange) => self.start(id, exchange),
+                Effect::Release(id) => {
+                    if self.running.contains_key(&id) {
+                        self.released.push_back((Instant::now() + GRACE, id));
+                    }
+                }
+                Effect::Deliver { message, about } => {
+                    self.outgoing.push_back(LinkEvent::Message { message, about });
+                }
+                Effect::Down(reason) => self.go_down(reason),
+            }
+        }
+    }
+
+    fn start(&mut self, id: ExchangeId, exchange: Exchange) {
+        let (client, events) = (self.client.clone(), self.events.clone());
+        let task = self.tasks.spawn(async move { client.perform(id, exchange, &events).await });
+        self.running.insert(id, task);
+    }
+
+    fn cut_released(&mut self) {
+        let Some((_, id)) = self.released.pop_front() else { return };
+        if let Some(task) = self.running.remove(&id) {
+            task.abort();
+            self.machine.forget(id);
+        }
+    }
+
+    fn note_ended(&mut self, ended: Result<(), JoinError>) {
+        // Its events would be missing for ever.
+        if ended.is_err_and(|error| error.is_panic()) {
+            tracing::error!(
+                backend = self.client.name(),
+                "an exchange with an upstream server panicked; the link of its session is down"
+            );
+            self.go_down("the connection to the upstream server failed".to_owned());
+        }
+    }
+
+    fn go_down(&mut self, reason: String) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.outgoing.push_back(LinkEvent::Down { reason });
+        }
+    }
+
+    /// Cuts all exchanges, and ends the session at the server.
+    async fn end(mut self) {
+        self.tasks.shutdown().await;
+        if let Some((id, exchange)) = self.machine.delete() {
+            let (sender, _events) = mpsc::channel(1);
+            self.client.perform(id, exchange, &sender).await;
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Performs exchanges with one upstream server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
+};
+use hyper::{Method, Request, Response};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use protocol::sse::Decoder;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::time::{sleep, timeout};
+
+use crate::connector::{Connector, NotPermitted, TooLate};
+use crate::content::{self, Content};
+use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
+use crate::machine::ExchangeId;
+use crate::metrics::{self, Open};
+use crate::settings::HttpSettings;
+use crate::url::Url;
+use crate::Failure;
+
+/// How long a message without an answer may take to be accepted, and how long the head of a stream.
+const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
+/// How long the end of a session may take. Without it the server ends the session later.
+const DELETE_WITHIN: Duration = Duration::from_secs(5);
+/// How long an exchange waits for a connection while all are in use.
+const PERMIT_WITHIN: Duration = Duration::from_secs(10);
+/// How long an idle connection is kept.
+const IDLE: Duration = Duration::from_secs(30);
+/// Most idle connections of a client that are kept.
+pub const IDLE_MAX: usize = 64;
+/// Most bytes of a head, and of what hyper reads at once.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most bytes that are read of a body that is not needed, or that has an error.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+/// Most redirects that one exchange follows.
+const REDIRECTS_MAX: usize = 3;
+/// What an event may have beside its data.
+const EVENT_FIELDS_BYTES: usize = 8 << 10;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Reaches one upstream server. Cheap to clone.
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+struct Shared {
+    /// The backend, for logs.
+    name: String,
+    url: Url,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    pool: Pool<Connector, Full<Bytes>>,
+    connections: Connections,
+    settings: HttpSettings,
+}
+
+/// The connections that may be in use. Requests cannot take those by which the answers to server
+/// requests are sent, without which some requests never end.
+struct Connections {
+    requests: Semaphore,
+    notes: Semaphore,
+    streams: Semaphore,
+}
+
+impl Connections {
+    fn new(most: usize) -> Self {
+        let (streams, notes) = (most / 2, most / 8);
+        Self {
+            requests: Semaphore::new(most - streams - notes),
+            notes: Semaphore::new(notes),
+            streams: Semaphore::new(streams),
+        }
+    }
+
+    async fn permit(&self, verb: &Verb) -> Result<SemaphorePermit<'_>, Failure> {
+        let share = match verb {
+            Verb::Request(_) | Verb::Resume(_) => &self.requests,
+            Verb::Note(_) | Verb::Delete => &self.notes,
+            // A session works without this stream, so it does not wait for one.
+            Verb::Listen(_) => return self.streams.try_acquire().map_err(|_| Failure::Busy),
+        };
+        match timeout(PERMIT_WITHIN, share.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Failure::Busy),
+        }
+    }
+}
+
+/// The events of one exchange.
+struct Events<'a> {
+    id: ExchangeId,
+    sender: &'a mpsc::Sender<(ExchangeId, ExchangeEvent)>,
+}
+
+impl Events<'_> {
+    async fn send(&self, event: ExchangeEvent) {
+        // Without a receiver this exchange is about to be dropped.
+        let _ = self.sender.send((self.id, event)).await;
+    }
+}
+
+impl Client {
+    /// Creates a client with these settings. `name` is for logs only. Opens no connection.
+    pub fn new(name: impl Into<String>, settings: &HttpSettings) -> Result<Self, Vec<String>> {
+        let read = settings.read();
+        let (url, headers) =
+            read.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let connector = Connector::new(settings, url.is_encrypted()).map_err(|error| {
+            vec![format!(
+                "`url` has `https:`, and the certificates of the system cannot be read: {error}; install \
+                 them, or name them with SSL_CERT_FILE"
+            )]
+        })?;
+        let mut pool = Pool::builder(TokioExecutor::new());
+        pool.pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .http1_max_buf_size(HEAD_BYTES_MAX);
+        Ok(Self(Arc::new(Shared {
+            name: name.into(),
+            url,
+            headers,
+            pool: pool.build(connector),
+            connections: Connections::new(settings.connections_max),
+            settings: settings.clone(),
+        })))
+    }
+
+    /// The backend, for logs.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Performs one exchange, and sends its events. The last one satisfies
+    /// [`ExchangeEvent::is_last`]. A caller that drops the future cuts the connection.
+    pub async fn perform(
+        &self,
+        id: ExchangeId,
+        exchange: Exchange,
+        events: &mpsc::Sender<(ExchangeId, ExchangeEvent)>,
+    ) {
+        if !exchange.after.is_zero() {
+            sleep(exchange.after).await;
+        }
+        let _open = Open::new();
+        let events = Events { id, sender: events };
+        let last = match self.attempt(&exchange, &events).await {
+            Ok(last) => last,
+            Err(failure) => ExchangeEvent::Failed(failure),
+        };
+        metrics::count(match &last {
+            ExchangeEvent::Failed(failure) => failure.label(),
+            ExchangeEvent::Refused { status, .. } if *status >= 500 => metrics::FAILED,
+            ExchangeEvent::Refused { .. } | ExchangeEvent::SessionGone => metrics::REFUSED,
+            _ => metrics::ANSWERED,
+        });
+        events.send(last).await;
+    }
+
+    async fn attempt(
+        &self,
+        exchange: &Exchange,
+        events: &Events<'_>,
+    ) -> Result<ExchangeEvent, Failure> {
+        let _permit = self.0.connections.permit(&exchange.verb).await?;
+        let response = self.response(exchange).await?;
+        let status = response.status().as_u16();
+        match status {
+            200..300 => self.success(exchange, response, events).await,
+            404 if exchange.session.is_some() => Ok(ExchangeEvent::SessionGone),
+            300..400 => Err(Failure::Redirect),
+            _ => {
+                let is_json = Content::of(response.headers()) == Content::Json;
+                let body = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect();
+                let body = timeout(ACCEPT_WITHIN, body).await;
+                let body = body.ok().and_then(Result::ok).filter(|_| is_json);
+                let error = body.and_then(|body| content::error_in(body.to_bytes()));
+                Ok(ExchangeEvent::Refused { status, error })
+            }
+        }
+    }
+
+    /// The response, after redirects within the origin.
+    async fn response(&self, exchange: &Exchange) -> Result<Response<Incoming>, Failure> {
+        let within = match exchange.verb {
+            Verb::Request(_) | Verb::Resume(_) => self.0.settings.silence(),
+            Verb::Note(_) | Verb::Listen(_) => ACCEPT_WITHIN,
+            Verb::Delete => DELETE_WITHIN,
+        };
+        let mut url = self.0.url.clone();
+        for _ in 0..=REDIRECTS_MAX {
+            let request = self.request(&url, exchange)?;
+            let response = match timeout(within, self.0.pool.request(request)).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(error)) => return Err(self.failed(&error)),
+                Err(_) => return Err(Failure::Silent),
+            };
+            // Only these keep the method and the body.
+            if !matches!(response.status().as_u16(), 307 | 308) {
+                return Ok(response);
+            }
+            let location = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
+            url = location.and_then(|to| url.redirected(to)).ok_or(Failure::Redirect)?;
+        }
+        Err(Failure::Redirect)
+    }
+
+    fn request(&self, url: &Url, exchange: &Exchange) -> Result<Request<Full<Bytes>>, Failure> {
+        let (method, accept, body) = match &exchange.verb {
+            Verb::Request(body) | Verb::Note(body) => {
+                (Method::POST, "application/json, text/event-stream", Some(body.clone()))
+            }
+            Verb::Listen(_) | Verb::Resume(_) => (Method::GET, "text/event-stream", None),
+            Verb::Delete => (Method::DELETE, "*/*", None),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(USER_AGENT, HeaderValue::from_static("roundhouse"));
+        for (name, value) in &self.0.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        if body.is_some() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let mut insert = |name: HeaderName, value: Option<&HeaderText>| {
+            headers.extend(value.map(|value| (name, value.value())));
+        };
+        insert(SESSION_ID, exchange.session.as_ref());
+        insert(PROTOCOL_VERSION, exchange.revision.as_ref());
+        match &exchange.verb {
+            Verb::Listen(cursor) => insert(LAST_EVENT_ID, cursor.as_ref()),
+            Verb::Resume(cursor) => insert(LAST_EVENT_ID, Some(cursor)),
+            _ => {}
+        }
+        let request = Request::builder().method(method).uri(url.uri().clone());
+        let request = request.body(Full::new(body.unwrap_or_default()));
+        let mut request = request.map_err(|_| Failure::Connect)?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    async fn success(
+        &self,
+        exchange: &Exchange,
+        response: Response<Incoming>,
+        events: &Events<'_>,
+    ) -> Result<ExchangeEvent, Failure> {
+        let (head, body) = response.into_parts();
+        if matches!(exchange.verb, Verb::Note(_) | Verb::Delete) {
+            // A connection whose body was read can be used again.
+            let rest = Limited::new(body, ERROR_BYTES_MAX).collect();
+            let _ = timeout(DELETE_WITHIN, rest).await;
+            return Ok(ExchangeEvent::Accepted);
+        }
+        let session = match head.headers.get(SESSION_ID) {
+            None => None,
+            Some(id) => Some(HeaderText::visible(id.as_bytes()).ok_or(Failure::SessionId)?),
+        };
+        let content = match (head.status.as_u16(), Content::of(&head.headers)) {
+            (202 | 204, _) => return Ok(ExchangeEvent::Accepted),
+            (_, Content::Other) => return Err(Failure::ContentType),
+            (_, content) => content,
+        };
+        events.send(ExchangeEvent::Opened(session)).await;
+        match content {
+            Content::Events => self.stream(exchange, body, events).await?,
+            _ => {
+                let body = Limited::new(body, self.0.settings.message_bytes_max).collect();
+                let body = match timeout(self.0.settings.silence(), body).await {
+                    Ok(Ok(body)) => body.to_bytes(),
+                    Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                        return Err(Failure::TooLarge);
+                    }
+                    Ok(Err(_)) => return Err(Failure::Lost),
+                    Err(_) => return Err(Failure::Silent),
+                };
+                let messages = content::messages(body)?;
+                events.send(ExchangeEvent::Event { messages, id: None, retry_ms: None }).await;
+            }
+        }
+        Ok(ExchangeEvent::Ended)
+    }
+
+    /// Reads a stream to its end.
+    async fn stream(
+        &self,
+        exchange: &Exchange,
+        mut body: Incoming,
+        events: &Events<'_>,
+    ) -> Result<(), Failure> {
+        let most = self.0.settings.message_bytes_max.saturating_add(EVENT_FIELDS_BYTES);
+        let mut decoder = Decoder::new(most);
+        let mut decoded = Vec::new();
+        let is_quiet = matches!(exchange.verb, Verb::Listen(_));
+        loop {
+            let frame = match is_quiet {
+                true => body.frame().await,
+                false => {
+                    let frame = timeout(self.0.settings.silence(), body.frame()).await;
+                    frame.map_err(|_| Failure::Silent)?
+                }
+            };
+            let Some(frame) = frame else { return Ok(()) };
+            let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
+            let fed = decoder.feed(&data, &mut decoded);
+            for event in decoded.drain(..) {
+                events.send(read(event)).await;
+            }
+            fed.map_err(|_| Failure::TooLarge)?;
+        }
+    }
+
+    /// Logs an error of the connection. Clients get only the kind of it.
+    fn failed(&self, error: &hyper_util::client::legacy::Error) -> Failure {
+        let mut cause: &(dyn std::error::Error + 'static) = error;
+        let mut failure = if error.is_connect() { Failure::Connect } else { Failure::Lost };
+        loop {
+            // The inner error of an I/O error is not its source.
+            let inner = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+            let inner = inner.map(|inner| inner as &(dyn std::error::Error + 'static));
+            if cause.is::<NotPermitted>() || inner.is_some_and(|inner| inner.is::<NotPermitted>()) {
+                failure = Failure::NotPermitted;
+            }
+            if cause.is::<TooLate>() || inner.is_some_and(|inner| inner.is::<TooLate>()) {
+                failure = Failure::ConnectTimeout;
+            }
+            match cause.source() {
+                Some(source) => cause = source,
+                None => break,
+            }
+        }
+        tracing::warn!(
+            backend = self.0.name,
+            origin = self.0.url.origin(),
+            %cause,
+            "an exchange with an upstream server failed"
+        );
+        failure
+    }
+}
+
+/// The messages of an event of a stream. An event with another name, or whose data is no message, has
+/// none.
+fn read(event: protocol::sse::Event) -> ExchangeEvent {
+    let is_message = event.event.as_deref().is_none_or(|name| name == "message");
+    let data = event.data.filter(|data| is_message && !data.is_empty());
+    let messages = data.map(|data| content::messages(data.into()));
+    ExchangeEvent::Event {
+        messages: messages.and_then(Result::ok).unwrap_or_default(),
+        id: event.id.and_then(|id| HeaderText::parse(id.as_bytes())),
+        retry_ms: event.retry,
+    }
+}

@@ -1,0 +1,62 @@
+//! Why an exchange failed.
+
+/// Why an exchange failed. The text is for clients: it has no URL, address, header or payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The addresses of the host are not permitted.
+    #[error("the address of the upstream server is not permitted")]
+    NotPermitted,
+    /// No connection.
+    #[error("the upstream server could not be reached")]
+    Connect,
+    /// No connection in time.
+    #[error("the upstream server could not be reached in time")]
+    ConnectTimeout,
+    /// The exchanges of the backend use all its connections.
+    #[error("the connections to the upstream server are all in use; try again later")]
+    Busy,
+    /// The connection ended, or what came is no HTTP.
+    #[error("the connection to the upstream server was lost")]
+    Lost,
+    /// Nothing was received for too long.
+    #[error("the upstream server did not answer in time")]
+    Silent,
+    /// A body or an event was too long.
+    #[error("the upstream server sent a message that is too large")]
+    TooLarge,
+    /// A body or an event that is no JSON-RPC message.
+    #[error("the upstream server sent something that is not an MCP message")]
+    NotAMessage,
+    /// A response with a type of content that MCP does not have.
+    #[error("the upstream server sent a response that is neither JSON nor an event stream")]
+    ContentType,
+    /// A redirect that is not followed.
+    #[error("the upstream server redirects to another place; its URL has to be corrected")]
+    Redirect,
+    /// A session id that is not as the specification has it.
+    #[error("the upstream server sent an invalid session id")]
+    SessionId,
+}
+
+impl Failure {
+    /// Whether the same request may succeed if it is sent again after a while.
+    pub(crate) fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Self::Connect | Self::ConnectTimeout | Self::Busy | Self::Lost | Self::Silent
+        )
+    }
+
+    /// For metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::NotPermitted => "not_permitted",
+            Self::Connect | Self::ConnectTimeout => "unreachable",
+            Self::Busy => "busy",
+            Self::Lost => "lost",
+            Self::Silent => "timed_out",
+            Self::TooLarge | Self::NotAMessage | Self::ContentType | Self::SessionId => "invalid",
+            Self::Redirect => "redirected",
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Speaks MCP over HTTP with a server, as its client.
+//!
+//! [`Machine`] is one session with such a server, as a pure state machine: messages and events of
+//! exchanges in, effects out. [`Client`] performs the exchanges: it connects only to permitted addresses,
+//! and bounds each body and each wait. Neither knows a session of Roundhouse, nor what a message is for.
+
+mod client;
+mod connector;
+mod content;
+mod exchange;
+mod failure;
+mod machine;
+mod metrics;
+mod networks;
+mod settings;
+mod url;
+
+pub use self::client::{Client, IDLE_MAX};
+pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
+pub use self::failure::Failure;
+pub use self::machine::{Effect, ExchangeId, Machine};
+pub use self::metrics::register_all;
+pub use self::settings::{Headers, HttpSettings, Problem};
+pub use self::url::{Url, UrlProblem};

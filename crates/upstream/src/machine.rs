@@ -1,0 +1,415 @@
+//! One session with an upstream server, as a pure state machine of the Streamable HTTP transport.
+//!
+//! Messages of the session and events of exchanges go in, effects come out. It has no clock: an effect
+//! that must wait carries the time to wait.
+
+mod calls;
+mod listening;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use protocol::{
+    ErrorCode, InitializeResult, Message, Method, Notification, Request, RequestId, Response,
+    payload,
+};
+
+use self::calls::{Calls, Next};
+use self::listening::Listening;
+use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
+use crate::Failure;
+
+/// Most messages that wait until the server has accepted `notifications/initialized`. A session sends
+/// fewer; with more, the link ends.
+const WAITING_MAX: usize = 1_024;
+
+const SESSION_GONE: &str = "the upstream server has ended its session";
+
+/// Identifies an exchange of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExchangeId(u64);
+
+/// What the caller of the machine has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Begin this exchange, and pass its events in.
+    Start(ExchangeId, Exchange),
+    /// Nothing more is expected of this exchange: cut it after a grace period, and call
+    /// [`Machine::forget`].
+    Release(ExchangeId),
+    /// Pass a message of the server on.
+    Deliver {
+        /// The message.
+        message: Message,
+        /// The request that it belongs to, if the transport shows that.
+        about: Option<RequestId>,
+    },
+    /// The session with the server is over. The text is for clients.
+    Down(String),
+}
+
+/// One session with an upstream server.
+#[derive(Debug)]
+pub struct Machine {
+    phase: Phase,
+    session: Option<HeaderText>,
+    revision: Option<HeaderText>,
+    exchanges: HashMap<ExchangeId, Purpose>,
+    calls: Calls,
+    listening: Listening,
+    /// The messages that wait until `notifications/initialized` is accepted.
+    waiting: Vec<Message>,
+    is_probing: bool,
+    next: u64,
+    /// Makes the ids of the node's own requests differ from those of other nodes.
+    tag: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Phase {
+    /// `initialize` with this id was sent, if any, and has no response.
+    Opening(Option<RequestId>),
+    /// `initialize` has its response.
+    Answered,
+    /// `notifications/initialized` was sent.
+    Confirming,
+    /// It was accepted.
+    Ready,
+    /// Over.
+    Down,
+}
+
+/// The id of a request.
+#[derive(Clone, Debug, PartialEq)]
+struct CallId {
+    /// At the session.
+    own: RequestId,
+    /// At the server.
+    wire: RequestId,
+}
+
+/// What an exchange is for.
+#[derive(Clone, Debug, PartialEq)]
+enum Purpose {
+    /// A request that has no response.
+    Call(CallId),
+    /// A request that has one, or that was cancelled.
+    Released(CallId),
+    /// `notifications/initialized`.
+    Confirm,
+    /// Another message without an answer.
+    Note,
+    /// Messages that belong to no request.
+    Listen,
+    /// Whether the session still exists.
+    Probe,
+}
+
+impl Machine {
+    /// A session whose `initialize` is still to come. `tag` differs from that of other machines.
+    pub fn new(tag: u64) -> Self {
+        Self {
+            phase: Phase::Opening(None),
+            session: None,
+            revision: None,
+            exchanges: HashMap::new(),
+            calls: Calls::default(),
+            listening: Listening::default(),
+            waiting: Vec::new(),
+            is_probing: false,
+            next: 0,
+            tag,
+        }
+    }
+
+    /// The session sends a message to the server.
+    pub fn send(&mut self, message: Message, effects: &mut Vec<Effect>) {
+        match (&self.phase, &message) {
+            (Phase::Down, _) => {}
+            (Phase::Opening(_), Message::Request(request))
+                if request.method == Method::Initialize =>
+            {
+                self.phase = Phase::Opening(Some(request.id.clone()));
+                self.send_now(message, effects);
+            }
+            (Phase::Answered, Message::Notification(notification))
+                if notification.method == Method::Initialized =>
+            {
+                self.phase = Phase::Confirming;
+                let verb = Verb::Note(message.raw().clone());
+                self.start(Purpose::Confirm, verb, Duration::ZERO, effects);
+            }
+            // The server may refuse what comes before it has accepted the notification.
+            (Phase::Confirming, _) if self.waiting.len() >= WAITING_MAX => {
+                self.end("the upstream server does not confirm its session", effects);
+            }
+            (Phase::Confirming, _) => self.waiting.push(message),
+            _ => self.send_now(message, effects),
+        }
+    }
+
+    fn send_now(&mut self, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::Request(request) => {
+                let wire = self.on_wire(&request);
+                let id = CallId { own: request.id, wire: wire.id.clone() };
+                let (purpose, verb) = (Purpose::Call(id.clone()), Verb::Request(wire.raw().clone()));
+                let exchange = self.start(purpose, verb, Duration::ZERO, effects);
+                self.calls.add(id, exchange);
+            }
+            message => {
+                let raw = message.raw().clone();
+                self.start(Purpose::Note, Verb::Note(raw), Duration::ZERO, effects);
+                if let Message::Notification(notification) = &message {
+                    self.release_cancelled(notification, effects);
+                }
+            }
+        }
+    }
+
+    /// The request as the server gets it. A server may be a node as well, whose own requests begin with the
+    /// same prefix; so those of this node have other ids there.
+    fn on_wire(&self, request: &Request) -> Request {
+        match &request.id {
+            RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX) => {
+                request.with_id(self.own_id())
+            }
+            _ => request.clone(),
+        }
+    }
+
+    fn own_id(&self) -> RequestId {
+        RequestId::from(format!("rh-{:016x}-{}", self.tag, self.next))
+    }
+
+    /// A request that the session has cancelled gets no response, so its exchange may never end.
+    fn release_cancelled(&mut self, notification: &Notification, effects: &mut Vec<Effect>) {
+        if notification.method != Method::Cancelled {
+            return;
+        }
+        let params = notification.params().unwrap_or_default();
+        if let Some(id) = payload::cancelled_request_id(&params) {
+            self.release(&id, effects);
+        }
+    }
+
+    /// An event of an exchange.
+    pub fn on_event(
+        &mut self,
+        exchange: ExchangeId,
+        event: ExchangeEvent,
+        effects: &mut Vec<Effect>,
+    ) {
+        let purpose = match event.is_last() {
+            true => self.exchanges.remove(&exchange),
+            false => self.exchanges.get(&exchange).cloned(),
+        };
+        let Some(purpose) = purpose.filter(|_| self.phase != Phase::Down) else { return };
+        if event == ExchangeEvent::SessionGone {
+            self.end(SESSION_GONE, effects);
+            return;
+        }
+        match purpose {
+            Purpose::Call(id) => self.on_call_event(&id, event, effects),
+            Purpose::Released(id) => self.deliver(event, Some(&id), effects),
+            Purpose::Confirm => self.on_confirm_event(&event, effects),
+            Purpose::Note => self.probe_if_refused(&event, effects),
+            Purpose::Listen => self.on_listen_event(event, effects),
+            Purpose::Probe => {
+                self.is_probing &= !event.is_last();
+                if matches!(event, ExchangeEvent::Refused { status: 400, .. }) {
+                    self.end(SESSION_GONE, effects);
+                }
+            }
+        }
+    }
+
+    /// A released exchange was cut.
+    pub fn forget(&mut self, exchange: ExchangeId) {
+        self.exchanges.remove(&exchange);
+    }
+
+    /// The exchange that ends the session at the server, if it has one.
+    pub fn delete(&self) -> Option<(ExchangeId, Exchange)> {
+        let session = self.session.clone().filter(|_| self.phase != Phase::Down)?;
+        let revision = self.revision.clone();
+        let after = Duration::ZERO;
+        let exchange = Exchange { verb: Verb::Delete, session: Some(session), revision, after };
+        Some((ExchangeId(self.next), exchange))
+    }
+
+    fn on_call_event(
+        &mut self,
+        id: &CallId,
+        event: ExchangeEvent,
+        effects: &mut Vec<Effect>,
+    ) {
+        let is_initialize = self.phase == Phase::Opening(Some(id.own.clone()));
+        if let ExchangeEvent::Opened(session) = &event
+            && is_initialize
+        {
+            self.session.clone_from(session);
+        }
+        self.probe_if_refused(&event, effects);
+        match self.calls.on_event(&id.wire, &event) {
+            Next::Nothing => self.deliver(event, Some(id), effects),
+            Next::Resume { cursor, after } => {
+                let purpose = Purpose::Call(id.clone());
+                let exchange = self.start(purpose, Verb::Resume(cursor), after, effects);
+                self.calls.note_exchange(&id.wire, exchange);
+            }
+            Next::Fail => {
+                let response = failure_response(&id.own, event);
+                let about = Some(id.own.clone());
+                effects.push(Effect::Deliver { message: response.into(), about });
+            }
+        }
+    }
+
+    fn on_confirm_event(&mut self, event: &ExchangeEvent, effects: &mut Vec<Effect>) {
+        match event {
+            ExchangeEvent::Refused { status, .. } => self.end(&refused(*status), effects),
+            ExchangeEvent::Failed(failure) => self.end(&failure.to_string(), effects),
+            _ => {
+                self.phase = Phase::Ready;
+                self.listen(Duration::ZERO, effects);
+                for message in std::mem::take(&mut self.waiting) {
+                    self.send_now(message, effects);
+                }
+            }
+        }
+    }
+
+    fn on_listen_event(&mut self, event: ExchangeEvent, effects: &mut Vec<Effect>) {
+        let again = self.listening.on_event(&event);
+        self.deliver(event, None, effects);
+        if let Some(after) = again {
+            self.listen(after, effects);
+        }
+    }
+
+    fn listen(&mut self, after: Duration, effects: &mut Vec<Effect>) {
+        let verb = Verb::Listen(self.listening.cursor().cloned());
+        self.start(Purpose::Listen, verb, after, effects);
+    }
+
+    /// Some servers answer 400 and not 404 for a session that they do not know. So after a 400 the
+    /// session is pinged: if that is answered 400 as well, the session is gone.
+    fn probe_if_refused(&mut self, event: &ExchangeEvent, effects: &mut Vec<Effect>) {
+        let is_refused = matches!(event, ExchangeEvent::Refused { status: 400, .. });
+        if is_refused && self.session.is_some() && !self.is_probing && self.phase == Phase::Ready {
+            self.is_probing = true;
+            let ping = Request::new(self.own_id(), Method::Ping, None);
+            let verb = Verb::Request(ping.raw().clone());
+            self.start(Purpose::Probe, verb, Duration::ZERO, effects);
+        }
+    }
+
+    /// Passes the messages of an event on. A response counts only if its request waits for one.
+    fn deliver(
+        &mut self,
+        event: ExchangeEvent,
+        about: Option<&CallId>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let ExchangeEvent::Event { messages, .. } = event else { return };
+        for message in messages {
+            match message {
+                Message::Response(response) => self.deliver_response(response, about, effects),
+                message => {
+                    let about = about.map(|id| id.own.clone());
+                    effects.push(Effect::Deliver { message, about });
+                }
+            }
+        }
+    }
+
+    fn deliver_response(
+        &mut self,
+        mut response: Response,
+        about: Option<&CallId>,
+        effects: &mut Vec<Effect>,
+    ) {
+        // An error without an id is about the one request of its exchange.
+        let wire = response.id.clone().or_else(|| about.map(|about| about.wire.clone()));
+        let Some(id) = wire.and_then(|wire| self.release(&wire, effects)) else { return };
+        if response.id.as_ref() != Some(&id) {
+            response = response.with_id(id.clone());
+        }
+        if self.phase == Phase::Opening(Some(id.clone())) {
+            let result = response.outcome().ok();
+            let read = result.and_then(|result| InitializeResult::read(&result).ok());
+            let revision = read.map(|read| read.protocol_version);
+            self.revision = revision.and_then(|name| HeaderText::visible(name.as_bytes()));
+            self.phase = Phase::Answered;
+        }
+        effects.push(Effect::Deliver { message: response.into(), about: Some(id) });
+    }
+
+    /// Nothing more is expected for this request. Returns its id at the session, if it waited for a
+    /// response.
+    fn release(&mut self, wire: &RequestId, effects: &mut Vec<Effect>) -> Option<RequestId> {
+        let (id, exchange) = self.calls.take(wire)?;
+        if let Some(purpose) = self.exchanges.get_mut(&exchange) {
+            *purpose = Purpose::Released(id.clone());
+            effects.push(Effect::Release(exchange));
+        }
+        Some(id.own)
+    }
+
+    fn start(
+        &mut self,
+        purpose: Purpose,
+        verb: Verb,
+        after: Duration,
+        effects: &mut Vec<Effect>,
+    ) -> ExchangeId {
+        let id = ExchangeId(self.next);
+        self.next += 1;
+        self.exchanges.insert(id, purpose);
+        let (session, revision) = (self.session.clone(), self.revision.clone());
+        effects.push(Effect::Start(id, Exchange { verb, session, revision, after }));
+        id
+    }
+
+    fn end(&mut self, reason: &str, effects: &mut Vec<Effect>) {
+        self.phase = Phase::Down;
+        effects.push(Effect::Down(reason.to_owned()));
+    }
+}
+
+/// The response to a request whose exchange ended like this.
+fn failure_response(id: &RequestId, event: ExchangeEvent) -> Response {
+    let internal = |text: &str| {
+        Response::error(Some(id.clone()), ErrorCode::InternalError.number(), text, None)
+    };
+    match event {
+        // The server's own error, if it is one of JSON-RPC.
+        ExchangeEvent::Refused { error: Some(error), .. } => error.with_id(id.clone()),
+        ExchangeEvent::Refused { status, error: None } => internal(&refused(status)),
+        ExchangeEvent::Failed(failure @ (Failure::Lost | Failure::Silent)) => {
+            internal(&format!("{failure}; the request may have been performed"))
+        }
+        ExchangeEvent::Failed(failure) => internal(&failure.to_string()),
+        ExchangeEvent::Accepted => {
+            internal("the upstream server accepted the request without an answer")
+        }
+        _ => internal(
+            "the upstream server closed the stream before its response; the request may have been \
+             performed",
+        ),
+    }
+}
+
+fn refused(status: u16) -> String {
+    match status {
+        401 | 403 => format!("the upstream server refused the node's credentials (HTTP {status})"),
+        404 | 405 => format!("the upstream server has no MCP endpoint at its URL (HTTP {status})"),
+        429 => format!("the upstream server gets too many requests (HTTP {status})"),
+        500.. => format!("the upstream server failed (HTTP {status})"),
+        _ => format!("the upstream server refused the request (HTTP {status})"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

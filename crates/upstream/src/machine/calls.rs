@@ -1,0 +1,106 @@
+//! The requests that wait for a response of the upstream server, and how their streams are resumed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use protocol::RequestId;
+
+use super::{CallId, ExchangeId};
+use crate::exchange::{ExchangeEvent, HeaderText};
+
+/// How long to wait before a stream is resumed whose server did not say it.
+const RETRY: Duration = Duration::from_secs(1);
+/// Shortest wait, also if the server says less.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Most failed tries one after another. A server that ends a stream without an error may do so any
+/// number of times.
+const TRIES_MAX: u32 = 5;
+
+/// The requests without a response, by their ids at the server. The session that sends them bounds them.
+#[derive(Debug, Default)]
+pub(super) struct Calls(HashMap<RequestId, Call>);
+
+#[derive(Debug)]
+struct Call {
+    id: CallId,
+    exchange: ExchangeId,
+    /// The last event id of its stream.
+    cursor: Option<HeaderText>,
+    retry: Duration,
+    /// Failed tries since the last event.
+    failures: u32,
+}
+
+/// What follows from an event of a request's exchange.
+#[derive(Debug, PartialEq)]
+pub(super) enum Next {
+    Nothing,
+    /// The rest of the stream is requested.
+    Resume {
+        cursor: HeaderText,
+        after: Duration,
+    },
+    /// The request gets an error.
+    Fail,
+}
+
+/// The wait that a server asks for, within bounds.
+pub(super) fn retry_of(retry_ms: u64) -> Duration {
+    Duration::from_millis(retry_ms).clamp(RETRY_MIN, RETRY_MAX)
+}
+
+/// The wait after this many failures one after another.
+pub(super) fn backoff(retry: Duration, failures: u32) -> Duration {
+    retry.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(RETRY_MAX).max(retry)
+}
+
+impl Calls {
+    pub(super) fn add(&mut self, id: CallId, exchange: ExchangeId) {
+        let wire = id.wire.clone();
+        let call = Call { id, exchange, cursor: None, retry: RETRY, failures: 0 };
+        self.0.insert(wire, call);
+    }
+
+    /// The stream is requested again by this exchange.
+    pub(super) fn note_exchange(&mut self, id: &RequestId, exchange: ExchangeId) {
+        if let Some(call) = self.0.get_mut(id) {
+            call.exchange = exchange;
+        }
+    }
+
+    /// Removes a request, and returns its ids and its exchange.
+    pub(super) fn take(&mut self, wire: &RequestId) -> Option<(CallId, ExchangeId)> {
+        self.0.remove(wire).map(|call| (call.id, call.exchange))
+    }
+
+    pub(super) fn on_event(&mut self, id: &RequestId, event: &ExchangeEvent) -> Next {
+        let Some(call) = self.0.get_mut(id) else { return Next::Nothing };
+        let is_failure = match event {
+            ExchangeEvent::Opened(_) | ExchangeEvent::SessionGone => return Next::Nothing,
+            ExchangeEvent::Event { id, retry_ms, .. } => {
+                call.cursor = id.clone().or(call.cursor.take());
+                call.retry = retry_ms.map_or(call.retry, retry_of);
+                call.failures = 0;
+                return Next::Nothing;
+            }
+            ExchangeEvent::Ended => false,
+            ExchangeEvent::Failed(failure) if failure.is_transient() => true,
+            ExchangeEvent::Refused { status: 429 | 500.., .. } => true,
+            _ => return self.fail(id),
+        };
+        call.failures += u32::from(is_failure);
+        match call.cursor.clone() {
+            Some(cursor) if call.failures <= TRIES_MAX => {
+                Next::Resume { cursor, after: backoff(call.retry, call.failures) }
+            }
+            _ => self.fail(id),
+        }
+    }
+
+    fn fail(&mut self, id: &RequestId) -> Next {
+        self.0.remove(id);
+        Next::Fail
+    }
+}
