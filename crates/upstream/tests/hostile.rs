@@ -1,0 +1,203 @@
+//! Servers that send too much, too little, or what is no MCP.
+
+use std::time::{Duration, Instant};
+
+use upstream::{ExchangeEvent, Failure, HeaderText, HttpSettings, Verb};
+
+use crate::server::{Answer, Server, exchange, perform};
+
+const JSON: &str = "Content-Type: application/json\r\n";
+const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+const RESULT: &str = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+
+fn response(status: &str, headers: &str, body: &str) -> Answer {
+    let length = body.len();
+    Answer::Once(format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"))
+}
+
+/// The last event of a request to a server with this answer.
+async fn last(answer: Answer) -> ExchangeEvent {
+    Server::start(vec![answer]).await.events().await.pop().unwrap()
+}
+
+#[track_caller]
+fn failed(event: &ExchangeEvent, failure: Failure) {
+    assert_eq!(*event, ExchangeEvent::Failed(failure));
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_cut_at_its_bound() {
+    let head = format!("HTTP/1.1 200 OK\r\n{JSON}\r\n");
+    failed(&last(Answer::Endless(head, " ".repeat(100))).await, Failure::TooLarge);
+    let fits = format!("{RESULT}{}", " ".repeat(1_000 - RESULT.len()));
+    assert_eq!(last(response("200 OK", JSON, &fits)).await, ExchangeEvent::Ended);
+    let longer = format!("{fits} ");
+    failed(&last(response("200 OK", JSON, &longer)).await, Failure::TooLarge);
+}
+
+#[tokio::test]
+async fn an_event_without_end_is_cut_at_its_bound() {
+    failed(
+        &last(Answer::Endless(EVENTS.into(), "data: 0123456789".into())).await,
+        Failure::TooLarge,
+    );
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_cut() {
+    let line = format!("X-Fill: {}\r\n", "x".repeat(1_000));
+    failed(&last(Answer::Endless("HTTP/1.1 200 OK\r\n".into(), line)).await, Failure::Lost);
+}
+
+#[tokio::test]
+async fn an_error_without_end_is_not_waited_for() {
+    let head = format!("HTTP/1.1 500 Oh\r\n{JSON}\r\n");
+    let event = last(Answer::Endless(head, " ".repeat(1_000))).await;
+    assert_eq!(event, ExchangeEvent::Refused { status: 500, error: None });
+}
+
+#[tokio::test]
+async fn a_server_that_sends_nothing_is_not_waited_for_longer_than_its_bound() {
+    let begin = Instant::now();
+    let half = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{";
+    let (silent, half) = tokio::join!(
+        last(Answer::Nothing),
+        last(Answer::Endless(half.into(), String::new()))
+    );
+    failed(&silent, Failure::Silent);
+    failed(&half, Failure::Silent);
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_response_that_is_no_mcp_is_a_failure() {
+    let check = async |headers: &str, body: &str, failure: Failure| {
+        failed(&last(response("200 OK", headers, body)).await, failure);
+    };
+    check("Content-Type: text/html\r\n", "<html>", Failure::ContentType).await;
+    check("", RESULT, Failure::ContentType).await;
+    check(JSON, "{}", Failure::NotAMessage).await;
+    check(JSON, "", Failure::NotAMessage).await;
+    check(&format!("{JSON}Content-Encoding: gzip\r\n"), RESULT, Failure::ContentType).await;
+    check(&format!("{JSON}Mcp-Session-Id: a b\r\n"), RESULT, Failure::SessionId).await;
+    failed(&last(Answer::Once("no HTTP".into())).await, Failure::Lost);
+    let cut = format!("HTTP/1.1 200 OK\r\n{JSON}Content-Length: 99\r\n\r\n{{");
+    failed(&last(Answer::Once(cut)).await, Failure::Lost);
+}
+
+#[tokio::test]
+async fn an_event_that_is_no_message_is_left_out() {
+    let stream = format!(
+        "{EVENTS}event: ping\ndata: {RESULT}\n\ndata: {{}}\n\nid: 7\nretry: 20\ndata: [{RESULT},1]\n\n"
+    );
+    let events = Server::start(vec![Answer::Once(stream)]).await.events().await;
+    let messages = |event: &ExchangeEvent| match event {
+        ExchangeEvent::Event { messages, .. } => messages.len(),
+        _ => 0,
+    };
+    assert_eq!(events.iter().map(messages).collect::<Vec<_>>(), [0, 0, 0, 1, 0]);
+    let ExchangeEvent::Event { id, retry_ms, .. } = &events[3] else { panic!("no event") };
+    assert_eq!((id, retry_ms), (&HeaderText::parse(b"7"), &Some(20)));
+}
+
+// holds: SEC-20
+#[tokio::test]
+async fn a_redirect_is_followed_within_the_origin_and_not_elsewhere() {
+    let other = Server::start(vec![response("200 OK", JSON, RESULT)]).await;
+    for status in ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"] {
+        let to = format!("Location: {}\r\n", other.url);
+        failed(&last(response(status, &to, "")).await, Failure::Redirect);
+    }
+    assert!(other.requests().is_empty());
+    let there = response("307 Temporary", "Location: /mcp/\r\nConnection: close\r\n", "");
+    let server = Server::start(vec![there.clone(), response("200 OK", JSON, RESULT)]).await;
+    assert_eq!(server.events().await.pop(), Some(ExchangeEvent::Ended));
+    let requests = server.requests();
+    assert!(requests[1].starts_with("POST /mcp/ HTTP/1.1\r\n"), "{requests:?}");
+    assert!(requests[1].ends_with(r#""method":"ping"}"#), "{requests:?}");
+    failed(&last(there).await, Failure::Redirect);
+}
+
+#[tokio::test]
+async fn a_refusal_has_its_status_and_the_error_of_its_body() {
+    let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"own"}}"#;
+    let ExchangeEvent::Refused { status: 400, error: Some(error) } =
+        last(response("400 Bad Request", JSON, error)).await
+    else {
+        panic!("no error")
+    };
+    assert!(error.outcome().is_err());
+    let event = last(response("401 Unauthorized", "Content-Type: text/plain\r\n", "hunter2")).await;
+    assert_eq!(event, ExchangeEvent::Refused { status: 401, error: None });
+}
+
+// holds: SES-09
+#[tokio::test]
+async fn only_a_404_for_a_session_means_that_it_is_gone() {
+    let server = Server::start(vec![response("404 Not Found", "", "")]).await;
+    let gone = server.events().await.pop();
+    assert_eq!(gone, Some(ExchangeEvent::Refused { status: 404, error: None }));
+    let session = HeaderText::visible(b"s1");
+    let gone = perform(&server.settings(), upstream::Exchange { session, ..exchange() }).await;
+    assert_eq!(gone, [ExchangeEvent::SessionGone]);
+}
+
+// holds: SEC-14
+#[tokio::test]
+async fn a_request_has_the_headers_of_the_session_and_of_the_settings() {
+    let server = Server::start(vec![response("200 OK", JSON, RESULT)]).await;
+    let mut settings = server.settings();
+    settings.headers.insert("Authorization".into(), "Bearer hunter2".into());
+    let session = HeaderText::visible(b"s1");
+    let revision = HeaderText::visible(b"2025-06-18");
+    let resume = upstream::Exchange {
+        verb: Verb::Resume(HeaderText::parse(b"e7").unwrap()),
+        session,
+        revision,
+        ..exchange()
+    };
+    perform(&settings, exchange()).await;
+    perform(&settings, resume).await;
+    let requests: Vec<_> = server.requests().iter().map(|r| r.to_lowercase()).collect();
+    for line in ["authorization: bearer hunter2", "accept: application/json, text/event-stream"] {
+        assert!(requests[0].contains(line), "{requests:?}");
+    }
+    assert!(requests[1].starts_with("get /mcp http/1.1\r\n"));
+    for line in [
+        "authorization: bearer hunter2",
+        "accept: text/event-stream",
+        "mcp-session-id: s1",
+        "mcp-protocol-version: 2025-06-18",
+        "last-event-id: e7",
+    ] {
+        assert!(requests[1].contains(&format!("\r\n{line}\r\n")), "{requests:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_judged_after_its_name_was_resolved() {
+    let server = Server::start(vec![response("200 OK", JSON, RESULT)]).await;
+    let url = server.url.replace("127.0.0.1", "localhost");
+    let refused = perform(&HttpSettings::new(url.clone()), exchange()).await;
+    assert_eq!(refused, [ExchangeEvent::Failed(Failure::NotPermitted)]);
+    assert!(server.requests().is_empty());
+    let permitted = perform(&HttpSettings { url, ..server.settings() }, exchange()).await;
+    assert_eq!(permitted.last(), Some(&ExchangeEvent::Ended));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_cannot_be_reached() {
+    let mut settings = Server::start(Vec::new()).await.settings();
+    settings.url = "http://127.0.0.1:1/".into();
+    let events = perform(&settings, exchange()).await;
+    assert_eq!(events, [ExchangeEvent::Failed(Failure::Connect)]);
+}
+
+#[tokio::test]
+async fn a_connection_for_a_stream_is_not_waited_for() {
+    let server = Server::start(vec![Answer::Nothing]).await;
+    let settings = HttpSettings { connections_max: 8, ..server.settings() };
+    let client = upstream::Client::new("test", &settings).unwrap();
+    let outcomes = crate::server::at_once(&client, Verb::Listen(None), 5).await;
+    assert_eq!(outcomes, [ExchangeEvent::Failed(Failure::Busy)]);
+}

@@ -1,0 +1,126 @@
+//! A server that answers each connection with fixed bytes.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use upstream::{Client, Effect, Exchange, ExchangeEvent, HttpSettings, Machine, Verb};
+
+/// What a server does on a connection after it has read a request.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    /// Writes these bytes, and closes the connection.
+    Once(String),
+    /// Writes the first bytes, and the others again and again; without others it keeps the connection.
+    Endless(String, String),
+    /// Writes nothing.
+    Nothing,
+}
+
+/// A server, and the heads and bodies that it has received.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// Connections get these answers in turn; the last one is repeated.
+    pub(crate) async fn start(answers: Vec<Answer>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        tokio::spawn(async move {
+            let mut answers = answers.into_iter().peekable();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let Some(answer) = answers.peek().cloned() else { return };
+                if answers.len() > 1 {
+                    answers.next();
+                }
+                let seen = Arc::clone(&seen);
+                tokio::spawn(async move {
+                    let mut request = vec![0; 4_096];
+                    let read = stream.read(&mut request).await.unwrap_or(0);
+                    let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                    seen.lock().unwrap().push(request);
+                    match answer {
+                        Answer::Once(bytes) => drop(stream.write_all(bytes.as_bytes()).await),
+                        Answer::Endless(first, rest) => {
+                            let mut written = stream.write_all(first.as_bytes()).await;
+                            if rest.is_empty() {
+                                return std::future::pending().await;
+                            }
+                            while written.is_ok() {
+                                written = stream.write_all(rest.as_bytes()).await;
+                            }
+                        }
+                        Answer::Nothing => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self { url, requests }
+    }
+
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// Settings that permit loopback, with low bounds.
+    pub(crate) fn settings(&self) -> HttpSettings {
+        let mut settings = HttpSettings::new(&self.url);
+        settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+        settings.message_bytes_max = 1_000;
+        settings.silence_secs = 1;
+        settings
+    }
+
+    /// The events of one request.
+    pub(crate) async fn events(&self) -> Vec<ExchangeEvent> {
+        perform(&self.settings(), exchange()).await
+    }
+}
+
+/// A request of a session without an id.
+pub(crate) fn exchange() -> Exchange {
+    let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    Exchange { verb: Verb::Request(body), session: None, revision: None, after: Duration::ZERO }
+}
+
+/// The events of an exchange.
+pub(crate) async fn perform(settings: &HttpSettings, exchange: Exchange) -> Vec<ExchangeEvent> {
+    let client = Client::new("test", settings).unwrap();
+    let (sender, mut events) = mpsc::channel(1);
+    // Only machines make ids of exchanges.
+    let (mut machine, mut effects) = (Machine::new(0), Vec::new());
+    machine.send(protocol::Notification::new(protocol::Method::Ping, None).into(), &mut effects);
+    let Some(Effect::Start(id, _)) = effects.pop() else { panic!("no exchange") };
+    tokio::spawn(async move { client.perform(id, exchange, &sender).await });
+    let mut received = Vec::new();
+    while let Some((_, event)) = events.recv().await {
+        received.push(event);
+    }
+    received
+}
+
+/// The first events of so many exchanges at the same time, one for each exchange that has any soon.
+pub(crate) async fn at_once(client: &Client, verb: Verb, count: usize) -> Vec<ExchangeEvent> {
+    let (sender, mut events) = mpsc::channel(count);
+    let (mut machine, mut effects) = (Machine::new(0), Vec::new());
+    let ping = || protocol::Notification::new(protocol::Method::Ping, None);
+    (0..count).for_each(|_| machine.send(ping().into(), &mut effects));
+    let mut tasks = tokio::task::JoinSet::new();
+    for effect in effects {
+        let Effect::Start(id, _) = effect else { continue };
+        let (client, sender, verb) = (client.clone(), sender.clone(), verb.clone());
+        let exchange = Exchange { verb, ..exchange() };
+        tasks.spawn(async move { client.perform(id, exchange, &sender).await });
+    }
+    // The exchanges with a connection have no event: the server sends nothing.
+    let first = events.recv().await.map(|(_, event)| event);
+    tasks.shutdown().await;
+    first.into_iter().chain(std::iter::from_fn(|| Some(events.try_recv().ok()?.1))).collect()
+}
