@@ -19,7 +19,6 @@ impl HttpBackend {
     /// Creates a backend with these settings, or says everything that is wrong with them. `name` is for
     /// logs only. Opens no connection.
     pub fn new(name: impl Into<String>, settings: &HttpSettings) -> Result<Self, Vec<String>> {
-        upstream::register_all();
         Ok(Self(upstream::Client::new(name, settings)?))
     }
 }

@@ -78,6 +78,7 @@ pub(crate) fn register_all() {
         LazyLock::force(counter);
     }
     LazyLock::force(&CHILDREN);
+    upstream::register_all();
     for cause in ExitCause::ALL {
         EXITS.with_label_values(&[cause.label()]);
     }

@@ -1,8 +1,8 @@
 //! Runs the commands of a page as a reader does who has cloned and built the repository.
 //!
 //! The differences to a reader: `cargo build --release` does nothing and `cargo run --release`
-//! runs the program of this build, which is a debug build; the ports 8080 and 9090 are replaced by
-//! free ones; `npx` and `uvx` find what `tests/setup` has installed; and some times are longer, since
+//! runs the program of this build, which is a debug build; the ports 8080, 9090 and 3001 are replaced
+//! by free ones; `npx` and `uvx` find what `tests/setup` has installed; and some times are longer, since
 //! a machine that runs all tests is slow.
 
 use std::fs;
@@ -65,7 +65,7 @@ wait_for 'admin: http' tmp/node.log
 /// A folder that looks like a clone which was built, with free ports.
 struct Clone {
     folder: tempfile::TempDir,
-    ports: [(u16, u16); 2],
+    ports: [(u16, u16); 3],
 }
 
 impl Clone {
@@ -90,7 +90,8 @@ impl Clone {
             fs::write(&program, text)?;
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
         }
-        Ok(Self { folder, ports: [(8080, nodes::port()?), (9090, nodes::port()?)] })
+        let ports = [(8080, nodes::port()?), (9090, nodes::port()?), (3001, nodes::port()?)];
+        Ok(Self { folder, ports })
     }
 
     fn path(&self) -> &Path {
@@ -102,7 +103,8 @@ impl Clone {
         let etc = self.path().join("etc/roundhouse").display().to_string();
         let text = text.replace("/etc/roundhouse", &etc);
         self.ports.iter().fold(text, |text, (written, own)| {
-            text.replace(&format!(":{written}"), &format!(":{own}"))
+            let text = text.replace(&format!(":{written}"), &format!(":{own}"));
+            text.replace(&format!("PORT={written}"), &format!("PORT={own}"))
         })
     }
 
@@ -120,7 +122,7 @@ impl Clone {
         let uv = tools::installed("uv/bin").display().to_string();
         command.env("PATH", format!("{bin}:{uv}:{}:/usr/sbin:/sbin", tools::path()));
         command.env("HOME", root.join("home")).env("TMPDIR", root.join("tmp"));
-        let [(_, clients), (_, operators)] = self.ports;
+        let [(_, clients), (_, operators), _] = self.ports;
         command.env("ROUNDHOUSE__FRONT__LISTEN", format!("127.0.0.1:{clients}"));
         command.env("ROUNDHOUSE__ADMIN__LISTEN", format!("127.0.0.1:{operators}"));
         // A machine that runs all tests delays a node for seconds.

@@ -244,3 +244,14 @@ fn the_folder_and_the_secrets_in_the_documentation_are_accepted() {
     let stdout = accepted(dir.path(), &format!("tenants.acme.auth = 'open'\n{secrets}"));
     assert!(stdout.contains("tenant acme: /acme/mcp") && !stdout.contains("hunter2"), "{stdout}");
 }
+
+#[test]
+fn the_credential_of_a_remote_server_in_the_documentation_is_accepted() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/remote-server.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = page.split("```toml\n").find(|block| block.contains("${file:api-key}")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let dir = folder_of_tenants(&[]);
+    let stdout = accepted(dir.path(), &format!("tenants.acme.auth = 'open'\n{block}"));
+    assert!(stdout.contains("backend main (http)") && !stdout.contains("hunter2"), "{stdout}");
+}
