@@ -54,7 +54,7 @@ fn text(result: &Value) -> Result<&str> {
     result["content"][0]["text"].as_str().with_context(|| format!("no text: {result}"))
 }
 
-// holds: POST-02, SEC-14
+// holds: POST-02
 #[tokio::test]
 async fn clients_of_every_revision_use_a_remote_server() -> Result<()> {
     let upstream = Node::start(&Setup::demo())?;
@@ -64,9 +64,11 @@ async fn clients_of_every_revision_use_a_remote_server() -> Result<()> {
         let echo = client.tool("rh_echo", json!({ "number": 7 })).await?;
         ensure!(echo["structuredContent"]["number"] == 7, "{revision}: {echo}");
         let count = json!({ "n": 3, "interval_ms": 5 });
-        let mut stream = client.stream(client.call_with_progress("rh_count", count, json!(1))).await?;
+        let mut stream =
+            client.stream(client.call_with_progress("rh_count", count, json!(1))).await?;
         let messages = tests::mcp::messages(&stream.rest().await?);
-        let steps: Vec<_> = messages.iter().filter_map(|m| m["params"]["progress"].as_f64()).collect();
+        let steps: Vec<_> =
+            messages.iter().filter_map(|m| m["params"]["progress"].as_f64()).collect();
         ensure!(steps == [1.0, 2.0, 3.0], "{revision}: {messages:?}");
         check::status(&client.delete().await?, 204)?;
     }
@@ -78,7 +80,8 @@ async fn clients_of_every_revision_use_a_remote_server() -> Result<()> {
 async fn the_end_of_a_session_ends_it_at_the_remote_server() -> Result<()> {
     let upstream = Node::start(&Setup::demo())?;
     let node = Node::start(&Setup::in_front_of(&upstream.demo()))?;
-    let clients = [Client::open(node.demo(), NEWEST).await?, Client::open(node.demo(), NEWEST).await?];
+    let clients =
+        [Client::open(node.demo(), NEWEST).await?, Client::open(node.demo(), NEWEST).await?];
     reaches(&upstream, "roundhouse_sessions", |now| now == 2.0).await?;
     for client in clients {
         check::status(&client.delete().await?, 204)?;
@@ -99,7 +102,8 @@ async fn a_cancellation_reaches_the_remote_server() -> Result<()> {
     let sent = tokio::spawn(async move { twin.send(call).await });
     // Without a delay the call may come to the server after its cancellation.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    check::accepted(client.notify("notifications/cancelled", json!({ "requestId": id })).await?).await?;
+    check::accepted(client.notify("notifications/cancelled", json!({ "requestId": id })).await?)
+        .await?;
     let until = Instant::now() + PATIENCE;
     while text(&client.tool("rh_cancelled", json!({})).await?)? != "1" {
         ensure!(Instant::now() < until, "not cancelled");

@@ -16,6 +16,7 @@ use protocol::sse::Decoder;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
+use crate::Failure;
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
@@ -23,7 +24,6 @@ use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
 use crate::settings::HttpSettings;
 use crate::url::Url;
-use crate::Failure;
 
 /// How long a message without an answer may take to be accepted, and how long the head of a stream.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ struct Shared {
     /// The backend, for logs.
     name: String,
     url: Url,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    headers: HeaderMap,
     pool: Pool<Connector, Full<Bytes>>,
     connections: Connections,
     settings: HttpSettings,
@@ -221,11 +221,8 @@ impl Client {
             Verb::Listen(_) | Verb::Resume(_) => (Method::GET, "text/event-stream", None),
             Verb::Delete => (Method::DELETE, "*/*", None),
         };
-        let mut headers = HeaderMap::new();
-        headers.insert(USER_AGENT, HeaderValue::from_static("roundhouse"));
-        for (name, value) in &self.0.headers {
-            headers.insert(name.clone(), value.clone());
-        }
+        let mut headers = self.0.headers.clone();
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static("roundhouse"));
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
         if body.is_some() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

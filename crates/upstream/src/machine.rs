@@ -16,8 +16,8 @@ use protocol::{
 
 use self::calls::{Calls, Next};
 use self::listening::Listening;
-use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 use crate::Failure;
+use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 
 /// Most messages that wait until the server has accepted `notifications/initialized`. A session sends
 /// fewer; with more, the link ends.
@@ -153,7 +153,8 @@ impl Machine {
             Message::Request(request) => {
                 let wire = self.on_wire(&request);
                 let id = CallId { own: request.id, wire: wire.id.clone() };
-                let (purpose, verb) = (Purpose::Call(id.clone()), Verb::Request(wire.raw().clone()));
+                let (purpose, verb) =
+                    (Purpose::Call(id.clone()), Verb::Request(wire.raw().clone()));
                 let exchange = self.start(purpose, verb, Duration::ZERO, effects);
                 self.calls.add(id, exchange);
             }
@@ -238,12 +239,7 @@ impl Machine {
         Some((ExchangeId(self.next), exchange))
     }
 
-    fn on_call_event(
-        &mut self,
-        id: &CallId,
-        event: ExchangeEvent,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn on_call_event(&mut self, id: &CallId, event: ExchangeEvent, effects: &mut Vec<Effect>) {
         let is_initialize = self.phase == Phase::Opening(Some(id.own.clone()));
         if let ExchangeEvent::Opened(session) = &event
             && is_initialize
@@ -306,12 +302,7 @@ impl Machine {
     }
 
     /// Passes the messages of an event on. A response counts only if its request waits for one.
-    fn deliver(
-        &mut self,
-        event: ExchangeEvent,
-        about: Option<&CallId>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn deliver(&mut self, event: ExchangeEvent, about: Option<&CallId>, effects: &mut Vec<Effect>) {
         let ExchangeEvent::Event { messages, .. } = event else { return };
         for message in messages {
             match message {

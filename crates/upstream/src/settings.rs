@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -126,7 +126,9 @@ pub enum Problem {
     #[error("`headers` has {0:?}, which the node sets itself; remove it")]
     HeaderReserved(String),
     /// A header's value.
-    #[error("`headers.{0}` has a character that headers cannot have, such as a line end; remove it")]
+    #[error(
+        "`headers.{0}` has a character that headers cannot have, such as a line end; remove it"
+    )]
     HeaderValue(String),
     /// Too few connections.
     #[error("`connections_max` is {0}; write at least 8")]
@@ -163,17 +165,17 @@ impl HttpSettings {
     }
 
     /// Everything that is wrong with these settings, or what they mean.
-    pub(crate) fn read(&self) -> Result<(Url, Vec<(HeaderName, HeaderValue)>), Vec<Problem>> {
+    pub(crate) fn read(&self) -> Result<(Url, HeaderMap), Vec<Problem>> {
         let mut problems = Vec::new();
         let url = Url::parse(&self.url).map_err(Problem::Url);
         let url = url.and_then(|url| match url.address() {
             Some(address) if !self.networks().permit(address) => Err(Problem::Address),
             _ => Ok(url),
         });
-        let mut headers = Vec::new();
+        let mut headers = HeaderMap::new();
         for (name, value) in self.headers.iter() {
             match header(name, value) {
-                Ok(header) => headers.push(header),
+                Ok(header) => headers.extend([header]),
                 Err(problem) => problems.push(problem),
             }
         }

@@ -60,10 +60,8 @@ async fn an_error_without_end_is_not_waited_for() {
 async fn a_server_that_sends_nothing_is_not_waited_for_longer_than_its_bound() {
     let begin = Instant::now();
     let half = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{";
-    let (silent, half) = tokio::join!(
-        last(Answer::Nothing),
-        last(Answer::Endless(half.into(), String::new()))
-    );
+    let (silent, half) =
+        tokio::join!(last(Answer::Nothing), last(Answer::Endless(half.into(), String::new())));
     failed(&silent, Failure::Silent);
     failed(&half, Failure::Silent);
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
@@ -163,6 +161,11 @@ async fn a_request_has_the_headers_of_the_session_and_of_the_settings() {
         assert!(requests[0].contains(line), "{requests:?}");
     }
     assert!(requests[1].starts_with("get /mcp http/1.1\r\n"));
+    let head = requests[0].split("\r\n\r\n").next().unwrap();
+    let names = head.lines().skip(1).filter_map(|line| line.split(':').next());
+    let names: std::collections::BTreeSet<_> = names.collect();
+    let all = ["accept", "authorization", "content-length", "content-type", "host", "user-agent"];
+    assert_eq!(names, all.into());
     for line in [
         "authorization: bearer hunter2",
         "accept: text/event-stream",
