@@ -337,6 +337,72 @@ mod tests {
         }
     }
 
+    /// A client that can ask its issuer for scopes is told which ones; one with a key is not.
+    #[test]
+    fn rules_judge_a_client_by_what_it_presents() {
+        let rule = |scope: &str, group: &str, tool: &str| tenants::PermissionSettings {
+            scopes: vec![scope.to_owned()],
+            claims: match group {
+                "" => Default::default(),
+                group => [("groups".to_owned(), vec![group.to_owned()])].into(),
+            },
+            tools: vec![tool.to_owned()],
+            ..Default::default()
+        };
+        let key = KeySettings { scopes: vec!["mcp".into()], ..KeySettings::of_key("rhk_1") };
+        let settings = |auth: &str| Settings {
+            auth: Some(auth.into()),
+            keys: match auth {
+                "open" => Default::default(),
+                _ => [("ada".to_owned(), key.clone())].into(),
+            },
+            oauth: OauthSettings {
+                issuer: if auth == "open" { String::new() } else { "https://i.example".into() },
+                ..OauthSettings::default()
+            },
+            permissions: [
+                ("a".to_owned(), rule("mcp", "", "a")),
+                ("b".to_owned(), rule("more", "", "b")),
+                ("c".to_owned(), rule("mcp", if auth == "open" { "" } else { "staff" }, "c")),
+            ]
+            .into(),
+            ..Settings::default()
+        };
+        let tenant = Tenant::new("acme", &settings("keys, oauth")).unwrap();
+        let authentication = authentication();
+        let claims = ClaimValues::of([("groups", "staff")]);
+        let expires = SystemTime::now() + Duration::from_secs(60);
+        let (principal, scopes) = (Principal::named("ada"), Scopes::of(["mcp"]));
+        let identity = Arc::new(Identity { principal, scopes, claims, expires, issued: None });
+        let rules = tenant.access.oauth().unwrap();
+        let digest = TokenDigest::of("a.b.c");
+        authentication.verified.borrow_mut().keep(&tenant.name, rules, digest, identity);
+        let judged = |tenant: &Tenant, header: Option<&str>| {
+            let header = header.map_or(Authorization::Absent, Authorization::Present);
+            let Ok(Found::Credential(found)) = authentication.find(tenant, header) else {
+                panic!("not found")
+            };
+            let grant = found.grant.expect("there are rules");
+            ["a", "b", "c"].map(|tool| {
+                let call = format!(
+                    r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}"}}}}"#
+                );
+                let body = protocol::parse(call.into(), &protocol::Limits::default()).unwrap();
+                match grant.judge(body) {
+                    Ok(_) => "allowed",
+                    Err(crate::permissions::NotPermitted::Needs(..)) => "needs scopes",
+                    Err(crate::permissions::NotPermitted::Refused(_)) => "refused",
+                }
+            })
+        };
+        let token = judged(&tenant, Some("Bearer a.b.c"));
+        assert_eq!(token, ["allowed", "needs scopes", "allowed"]);
+        let key = judged(&tenant, Some("Bearer rhk_1"));
+        assert_eq!(key, ["allowed", "refused", "refused"]);
+        let open = Tenant::new("acme", &settings("open")).unwrap();
+        assert_eq!(judged(&open, None), ["refused"; 3]);
+    }
+
     #[test]
     fn an_open_endpoint_ignores_the_header() {
         let tenant = Tenant::new("acme", &Settings::open()).unwrap();

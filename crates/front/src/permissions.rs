@@ -180,3 +180,148 @@ fn method_of(message: &Message) -> Option<&str> {
         Message::Response(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Limits, parse};
+    use tenants::{PermissionSettings, Settings, Tenant};
+
+    use super::*;
+
+    fn texts(all: &[&str]) -> Vec<String> {
+        all.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    /// A client with the scope `read`, where others need `write` or have `guest`.
+    fn grant(can_step_up: bool) -> Grant {
+        let read = PermissionSettings {
+            scopes: texts(&["read"]),
+            tools: texts(&["get_*"]),
+            prompts: texts(&["p"]),
+            resources: texts(&["x:/open/*"]),
+            methods: texts(&["own/*"]),
+            deny_tools: texts(&["get_secret"]),
+            deny_methods: texts(&["logging/*"]),
+            ..PermissionSettings::default()
+        };
+        let write = PermissionSettings {
+            scopes: texts(&["write"]),
+            tools: texts(&["set_*"]),
+            resources: texts(&["x:/*"]),
+            deny_resources: texts(&["x:/never/*"]),
+            ..PermissionSettings::default()
+        };
+        let guest =
+            PermissionSettings { deny_resources: texts(&["x:/open/not/*"]), ..Default::default() };
+        let rules = [("read", read), ("write", write), ("guest", guest)];
+        let permissions = rules.map(|(name, rule)| (name.to_owned(), rule)).into();
+        let tenant = Tenant::new("acme", &Settings { permissions, ..Settings::open() }).unwrap();
+        let scopes = Scopes::of(["read"]);
+        let client = Attributes { scopes, ..Attributes::default() };
+        Grant::new(&tenant.permissions.unwrap(), client, can_step_up)
+    }
+
+    fn body(text: &str) -> Posted {
+        parse(Bytes::from(text.to_owned()), &Limits::default()).unwrap()
+    }
+
+    fn request(method: &str, params: &str) -> String {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#)
+    }
+
+    /// What becomes of a message: `ok`, `403` with the scopes, or the text of the error.
+    fn judged(can_step_up: bool, message: &str) -> String {
+        match grant(can_step_up).judge(body(message)) {
+            Ok(judged) if judged == body(message) => "ok".into(),
+            Ok(judged) => format!("{judged:?}"),
+            Err(NotPermitted::Needs(scopes, id)) => format!("403 {scopes} {}", id.is_some()),
+            Err(NotPermitted::Refused(rejection)) => {
+                assert_eq!(rejection.code, ErrorCode::InvalidParams);
+                rejection.message.clone()
+            }
+        }
+    }
+
+    #[test]
+    fn each_message_is_judged_by_what_it_names() {
+        let none = |what: &str| format!("there is no such {what}");
+        let ambiguous = Ambiguous.to_string();
+        for (method, params, expected) in [
+            ("tools/call", r#"{"name":"get_a"}"#, "ok".to_owned()),
+            ("tools/call", r#"{"name":"get_secret"}"#, none("tool")),
+            ("tools/call", r#"{"name":"other"}"#, none("tool")),
+            ("tools/call", r#"{"name":"get_a","Name":"other"}"#, ambiguous.clone()),
+            ("tools/call", r#"{"name":"set_a"}"#, "403 read write true".into()),
+            ("prompts/get", r#"{"name":"p"}"#, "ok".into()),
+            ("prompts/get", r#"{"name":"get_a"}"#, none("prompt")),
+            ("resources/read", r#"{"uri":"x:/open/a"}"#, "ok".into()),
+            ("resources/subscribe", r#"{"uri":"x:/open/not/a"}"#, none("resource")),
+            // Each form of a URI counts, and of several the one that is denied.
+            ("resources/read", r#"{"uri":"x:/open/%6eot/a"}"#, none("resource")),
+            ("resources/read", r#"{"uri":"x:/open/../a"}"#, "403 read write true".into()),
+            ("resources/read", r#"{"uri":"x:/open/../never/a"}"#, none("resource")),
+            ("resources/read", r#"{"uri":"x:/open/%ff"}"#, ambiguous.clone()),
+            ("completion/complete", r#"{"ref":{"name":"q"}}"#, none("prompt")),
+            ("own/a", "{}", "ok".into()),
+            ("other/a", "{}", none("method")),
+            ("logging/setLevel", "{}", none("method")),
+            ("tools/list", "{}", "ok".into()),
+        ] {
+            assert_eq!(judged(true, &request(method, params)), expected, "{method} {params}");
+        }
+        let needs = "this needs a credential with the scopes: read write";
+        let set = request("tools/call", r#"{"name":"set_a"}"#);
+        assert_eq!(judged(false, &set), needs, "a key gets no scopes");
+        let notification = r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"other"}}"#;
+        assert_eq!(judged(true, notification), none("tool"));
+        assert_eq!(judged(true, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), "ok");
+    }
+
+    #[test]
+    fn a_member_of_a_batch_that_is_not_permitted_becomes_an_error() {
+        let call = |name: &str| request("tools/call", &format!(r#"{{"name":"{name}"}}"#));
+        let batch = format!("[{},{},{},7]", call("get_a"), call("other"), call("set_a"));
+        let Ok(Posted::Batch(judged)) = grant(true).judge(body(&batch)) else { panic!("{batch}") };
+        let codes: Vec<_> = judged
+            .iter()
+            .map(|member| member.as_ref().err().map(|rejection| rejection.code.number()))
+            .collect();
+        assert_eq!(codes, [None, Some(-32602), Some(-32602), Some(-32600)]);
+    }
+
+    #[test]
+    fn a_list_shows_what_may_be_used() {
+        let shown = |list: &str, key: &str, names: &[&str]| {
+            let entries: Vec<_> =
+                names.iter().map(|name| format!(r#"{{"{key}":"{name}"}}"#)).collect();
+            let entries = entries.join(",");
+            let message =
+                format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"{list}":[{entries}]}}}}"#);
+            let filtered = grant(true).filter(message.into());
+            let filtered: serde_json::Value = serde_json::from_slice(&filtered).unwrap();
+            let all = filtered["result"][list].as_array().unwrap().clone();
+            all.iter().map(|entry| entry[key].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let all = ["get_a", "get_secret", "set_a", "p", "other"];
+        assert_eq!(shown("tools", "name", &all), ["get_a"]);
+        assert_eq!(shown("prompts", "name", &all), ["p"]);
+        let uris = ["x:/open/a", "x:/open/not/a", "x:/open/../a", "x:/a", "x:/open/%ff"];
+        assert_eq!(shown("resources", "uri", &uris), ["x:/open/a"]);
+        let templates = ["x:/open/{a}", "x:/{a}", "x:/a/{b}", "x:/open/not/{a}"];
+        let templates = shown("resourceTemplates", "uriTemplate", &templates);
+        assert_eq!(templates, ["x:/open/{a}", "x:/{a}"]);
+    }
+
+    #[test]
+    fn a_grant_is_of_its_scopes_and_its_rules() {
+        let (one, same) = (grant(true), grant(true));
+        assert!(one.is_by(&same.permissions) && one.has_scopes(&Scopes::of(["read"])));
+        assert!(
+            !one.has_scopes(&Scopes::of(["read", "write"])) && !one.has_scopes(&Scopes::default())
+        );
+        let rule = [("other".to_owned(), PermissionSettings::default())].into();
+        let other =
+            Tenant::new("acme", &Settings { permissions: rule, ..Settings::open() }).unwrap();
+        assert!(!one.is_by(&other.permissions.unwrap()));
+    }
+}
