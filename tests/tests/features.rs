@@ -432,7 +432,9 @@ async fn a_configured_server_sees_the_environment_that_was_configured_and_no_she
 async fn everywhere(scenario: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
     let upstream = Node::start(&Setup::demo())?;
     let http = Setup::in_front_of(&upstream.demo());
-    for (kind, setup) in [("native", Setup::demo()), ("stdio", Setup::fixture()), ("http", http)] {
+    let http_sse = Setup::in_front_of(&format!("{}/demo/sse", upstream.base));
+    let kinds = [("native", Setup::demo()), ("stdio", Setup::fixture())];
+    for (kind, setup) in kinds.into_iter().chain([("http", http), ("HTTP+SSE", http_sse)]) {
         let node = Node::start(&setup)?;
         for revision in REVISIONS {
             let client = Client::open(node.demo(), revision).await?;

@@ -23,10 +23,10 @@ struct Everything {
 }
 
 impl Everything {
-    async fn start(port: u16) -> Result<Self> {
+    async fn start(port: u16, transport: &str) -> Result<Self> {
         let script = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
         let mut command = Command::new(tools::node());
-        command.arg(tools::installed(script)).arg("streamableHttp");
+        command.arg(tools::installed(script)).arg(transport);
         command.env("PORT", port.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let server = Self { child: command.spawn()?, port };
@@ -129,7 +129,7 @@ async fn messages_without_a_request_come_from_the_remote_server() -> Result<()> 
 #[tokio::test]
 async fn a_server_of_the_typescript_sdk_is_used_and_may_restart() -> Result<()> {
     let port = port()?;
-    let server = Everything::start(port).await?;
+    let server = Everything::start(port, "streamableHttp").await?;
     let node = Node::start(&Setup::in_front_of(&server.url()))?;
     let client = Client::open(node.demo(), NEWEST).await?;
     ensure!(client.welcome["serverInfo"]["name"] == "mcp-servers/everything", "{}", client.welcome);
@@ -142,7 +142,7 @@ async fn a_server_of_the_typescript_sdk_is_used_and_may_restart() -> Result<()> 
     drop(server);
     let refused = client.request("tools/call", json!({ "name": "echo" })).await?;
     ensure!(refused["error"]["code"] == -32603, "{refused}");
-    let _server = Everything::start(port).await?;
+    let _server = Everything::start(port, "streamableHttp").await?;
     // The server answers 400 for the session that it does not know.
     let until = Instant::now() + PATIENCE;
     loop {
@@ -154,6 +154,48 @@ async fn a_server_of_the_typescript_sdk_is_used_and_may_restart() -> Result<()> 
         }
         ensure!(Instant::now() < until, "{answer}");
     }
+}
+
+// holds: OLD-08
+#[tokio::test]
+async fn a_server_of_the_typescript_sdk_with_http_sse_is_used() -> Result<()> {
+    let server = Everything::start(port()?, "sse").await?;
+    let url = server.url().replace("/mcp", "/sse");
+    let node = Node::start(&Setup::in_front_of(&url))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    let echo = client.tool("echo", json!({ "message": "round" })).await?;
+    ensure!(text(&echo)?.contains("round"), "{echo}");
+    let arguments = json!({ "duration": 1, "steps": 4 });
+    let call = client.call_with_progress("trigger-long-running-operation", arguments, json!("t"));
+    let messages = tests::mcp::messages(&client.stream(call).await?.rest().await?);
+    ensure!(messages.len() == 5, "{messages:?}");
+    Ok(())
+}
+
+// holds: SES-09
+#[tokio::test]
+async fn a_session_that_the_remote_server_ended_begins_anew_with_its_subscriptions() -> Result<()> {
+    let setup = Setup::demo().listen(format!("127.0.0.1:{}", port()?));
+    let upstream = Node::start(&setup)?;
+    let node = Node::start(&Setup::in_front_of(&upstream.demo()))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    client.request("resources/subscribe", json!({ "uri": "test://watched-resource" })).await?;
+    let mut listening = client.listen().await?;
+    drop(upstream);
+    let _upstream = Node::start(&setup)?;
+    let until = Instant::now() + PATIENCE;
+    // At most the first one is answered with an error.
+    while client
+        .request("tools/call", json!({ "name": "rh_touch_resource" }))
+        .await?
+        .get("error")
+        .is_some()
+    {
+        ensure!(Instant::now() < until, "it does not begin anew");
+    }
+    let (_, message) = listening.message().await?.context("the stream ended")?;
+    ensure!(message["method"] == "notifications/resources/updated", "{message}");
+    Ok(())
 }
 
 // holds: SEC-20

@@ -41,6 +41,8 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 const ERROR_BYTES_MAX: usize = 64 << 10;
 /// Most redirects that one exchange follows.
 const REDIRECTS_MAX: usize = 3;
+/// The name of the first event of a server of the older HTTP+SSE.
+const ENDPOINT: &str = "endpoint";
 /// What an event may have beside its data.
 const EVENT_FIELDS_BYTES: usize = 8 << 10;
 
@@ -195,7 +197,7 @@ impl Client {
             Verb::Note(_) | Verb::Listen(_) => ACCEPT_WITHIN,
             Verb::Delete => DELETE_WITHIN,
         };
-        let mut url = self.0.url.clone();
+        let mut url = exchange.to.clone().unwrap_or_else(|| self.0.url.clone());
         for _ in 0..=REDIRECTS_MAX {
             let request = self.request(&url, exchange)?;
             let response = match timeout(within, self.0.pool.request(request)).await {
@@ -309,10 +311,20 @@ impl Client {
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
             let fed = decoder.feed(&data, &mut decoded);
             for event in decoded.drain(..) {
-                events.send(read(event)).await;
+                let event = match event.event.as_deref() {
+                    Some(ENDPOINT) => self.endpoint(&event)?,
+                    _ => read(event),
+                };
+                events.send(event).await;
             }
             fed.map_err(|_| Failure::TooLarge)?;
         }
+    }
+
+    /// The URL for messages. Credentials are sent there, so it has the same origin.
+    fn endpoint(&self, event: &protocol::sse::Event) -> Result<ExchangeEvent, Failure> {
+        let url = event.data.as_deref().and_then(|data| self.0.url.redirected(data));
+        url.map(ExchangeEvent::Endpoint).ok_or(Failure::Redirect)
     }
 
     /// Logs an error of the connection. Clients get only the kind of it.

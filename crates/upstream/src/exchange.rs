@@ -8,6 +8,7 @@ use hyper::header::HeaderValue;
 use protocol::{Message, Response};
 
 use crate::Failure;
+use crate::url::Url;
 
 /// Longest session id and longest event id that are kept, in bytes.
 const TEXT_BYTES_MAX: usize = 4_096;
@@ -72,6 +73,8 @@ pub struct Exchange {
     pub revision: Option<HeaderText>,
     /// How long to wait before it is sent.
     pub after: Duration,
+    /// Where it is sent, if not to the URL of the settings.
+    pub to: Option<Url>,
 }
 
 /// What is received for a request. The last event is one of those after `Event`.
@@ -79,6 +82,8 @@ pub struct Exchange {
 pub enum ExchangeEvent {
     /// The head of a successful response, with the session id that it has.
     Opened(Option<HeaderText>),
+    /// The URL for messages, which a server of the older HTTP+SSE sends first.
+    Endpoint(Url),
     /// A body of JSON, or an event of a stream.
     Event {
         /// The messages in it.
@@ -108,7 +113,7 @@ pub enum ExchangeEvent {
 impl ExchangeEvent {
     /// Whether no event follows.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Opened(_) | Self::Event { .. })
+        !matches!(self, Self::Opened(_) | Self::Endpoint(_) | Self::Event { .. })
     }
 }
 

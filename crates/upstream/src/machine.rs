@@ -1,4 +1,5 @@
-//! One session with an upstream server, as a pure state machine of the Streamable HTTP transport.
+//! One session with an upstream server, as a pure state machine of the Streamable HTTP transport, and of
+//! the older HTTP+SSE for servers that have only that.
 //!
 //! Messages of the session and events of exchanges go in, effects come out. It has no clock: an effect
 //! that must wait carries the time to wait.
@@ -9,6 +10,7 @@ mod listening;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::{
     ErrorCode, InitializeResult, Message, Method, Notification, Request, RequestId, Response,
     payload,
@@ -18,6 +20,7 @@ use self::calls::{Calls, Next};
 use self::listening::Listening;
 use crate::Failure;
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
+use crate::url::Url;
 
 /// Most messages that wait until the server has accepted `notifications/initialized`. A session sends
 /// fewer; with more, the link ends.
@@ -59,7 +62,10 @@ pub struct Machine {
     listening: Listening,
     /// The messages that wait until `notifications/initialized` is accepted.
     waiting: Vec<Message>,
+    /// `initialize` as it was sent, until it is accepted.
+    initialize: Bytes,
     is_probing: bool,
+    transport: Transport,
     next: u64,
     /// Makes the ids of the node's own requests differ from those of other nodes.
     tag: u64,
@@ -77,6 +83,22 @@ enum Phase {
     Ready,
     /// Over.
     Down,
+}
+
+/// How messages are sent, and where responses come from.
+#[derive(Clone, Debug, PartialEq)]
+enum Transport {
+    /// Streamable HTTP.
+    Streamable,
+    /// Streamable HTTP was refused, and HTTP+SSE is tried.
+    Falling {
+        id: CallId,
+        initialize: Bytes,
+        /// The first refusal, which the session gets if the server has neither.
+        refusal: Box<ExchangeEvent>,
+    },
+    /// HTTP+SSE, with the URL for messages. All responses come on the stream.
+    Older(Url),
 }
 
 /// The id of a request.
@@ -103,6 +125,10 @@ enum Purpose {
     Listen,
     /// Whether the session still exists.
     Probe,
+    /// The stream of HTTP+SSE.
+    OlderStream,
+    /// A request over HTTP+SSE, which is only accepted.
+    OlderCall(CallId),
 }
 
 impl Machine {
@@ -116,7 +142,9 @@ impl Machine {
             calls: Calls::default(),
             listening: Listening::default(),
             waiting: Vec::new(),
+            initialize: Bytes::new(),
             is_probing: false,
+            transport: Transport::Streamable,
             next: 0,
             tag,
         }
@@ -153,8 +181,14 @@ impl Machine {
             Message::Request(request) => {
                 let wire = self.on_wire(&request);
                 let id = CallId { own: request.id, wire: wire.id.clone() };
-                let (purpose, verb) =
-                    (Purpose::Call(id.clone()), Verb::Request(wire.raw().clone()));
+                let raw = wire.raw().clone();
+                if matches!(self.phase, Phase::Opening(_)) {
+                    self.initialize = raw.clone();
+                }
+                let (purpose, verb) = match self.transport {
+                    Transport::Older(_) => (Purpose::OlderCall(id.clone()), Verb::Note(raw)),
+                    _ => (Purpose::Call(id.clone()), Verb::Request(raw)),
+                };
                 let exchange = self.start(purpose, verb, Duration::ZERO, effects);
                 self.calls.add(id, exchange);
             }
@@ -216,6 +250,8 @@ impl Machine {
             Purpose::Confirm => self.on_confirm_event(&event, effects),
             Purpose::Note => self.probe_if_refused(&event, effects),
             Purpose::Listen => self.on_listen_event(event, effects),
+            Purpose::OlderStream => self.on_older_event(event, effects),
+            Purpose::OlderCall(id) => self.on_older_call_event(&id, event, effects),
             Purpose::Probe => {
                 self.is_probing &= !event.is_last();
                 if matches!(event, ExchangeEvent::Refused { status: 400, .. }) {
@@ -235,7 +271,8 @@ impl Machine {
         let session = self.session.clone().filter(|_| self.phase != Phase::Down)?;
         let revision = self.revision.clone();
         let after = Duration::ZERO;
-        let exchange = Exchange { verb: Verb::Delete, session: Some(session), revision, after };
+        let session = Some(session);
+        let exchange = Exchange { verb: Verb::Delete, session, revision, after, to: None };
         Some((ExchangeId(self.next), exchange))
     }
 
@@ -254,11 +291,57 @@ impl Machine {
                 let exchange = self.start(purpose, Verb::Resume(cursor), after, effects);
                 self.calls.note_exchange(&id.wire, exchange);
             }
-            Next::Fail => {
-                let response = failure_response(&id.own, event);
-                let about = Some(id.own.clone());
-                effects.push(Effect::Deliver { message: response.into(), about });
+            Next::Fail if is_initialize && self.falls_back(&event) => {
+                let refusal = Box::new(event);
+                let initialize = std::mem::take(&mut self.initialize);
+                self.transport = Transport::Falling { id: id.clone(), initialize, refusal };
+                let verb = Verb::Listen(None);
+                self.start(Purpose::OlderStream, verb, Duration::ZERO, effects);
             }
+            Next::Fail => self.fail(id, event, effects),
+        }
+    }
+
+    fn fail(&self, id: &CallId, event: ExchangeEvent, effects: &mut Vec<Effect>) {
+        let response = failure_response(&id.own, event);
+        effects.push(Effect::Deliver { message: response.into(), about: Some(id.own.clone()) });
+    }
+
+    /// Whether a server that refuses `initialize` like this may have the older HTTP+SSE (OLD-08).
+    fn falls_back(&self, event: &ExchangeEvent) -> bool {
+        matches!(event, ExchangeEvent::Refused { status: 400 | 404 | 405, .. })
+            && self.transport == Transport::Streamable
+    }
+
+    fn on_older_event(&mut self, event: ExchangeEvent, effects: &mut Vec<Effect>) {
+        match (&self.transport, event) {
+            (Transport::Falling { id, initialize, .. }, ExchangeEvent::Endpoint(url)) => {
+                let (id, verb) = (id.clone(), Verb::Note(initialize.clone()));
+                self.transport = Transport::Older(url);
+                let purpose = Purpose::OlderCall(id.clone());
+                let exchange = self.start(purpose, verb, Duration::ZERO, effects);
+                self.calls.add(id, exchange);
+            }
+            (Transport::Falling { id, refusal, .. }, event) if event.is_last() => {
+                self.fail(id, ExchangeEvent::clone(refusal), effects);
+            }
+            (Transport::Older(_), event) if event.is_last() => {
+                self.end("the upstream server closed its stream", effects);
+            }
+            (Transport::Older(_), event) => self.deliver(event, None, effects),
+            _ => {}
+        }
+    }
+
+    fn on_older_call_event(
+        &mut self,
+        id: &CallId,
+        event: ExchangeEvent,
+        effects: &mut Vec<Effect>,
+    ) {
+        let is_refused = matches!(event, ExchangeEvent::Refused { .. } | ExchangeEvent::Failed(_));
+        if is_refused && self.calls.take(&id.wire).is_some() {
+            self.fail(id, event, effects);
         }
     }
 
@@ -268,7 +351,9 @@ impl Machine {
             ExchangeEvent::Failed(failure) => self.end(&failure.to_string(), effects),
             _ => {
                 self.phase = Phase::Ready;
-                self.listen(Duration::ZERO, effects);
+                if self.transport == Transport::Streamable {
+                    self.listen(Duration::ZERO, effects);
+                }
                 for message in std::mem::take(&mut self.waiting) {
                     self.send_now(message, effects);
                 }
@@ -333,6 +418,7 @@ impl Machine {
             let revision = read.map(|read| read.protocol_version);
             self.revision = revision.and_then(|name| HeaderText::visible(name.as_bytes()));
             self.phase = Phase::Answered;
+            self.initialize = Bytes::new();
         }
         effects.push(Effect::Deliver { message: response.into(), about: Some(id) });
     }
@@ -359,7 +445,11 @@ impl Machine {
         self.next += 1;
         self.exchanges.insert(id, purpose);
         let (session, revision) = (self.session.clone(), self.revision.clone());
-        effects.push(Effect::Start(id, Exchange { verb, session, revision, after }));
+        let to = match &self.transport {
+            Transport::Older(url) => Some(url.clone()),
+            _ => None,
+        };
+        effects.push(Effect::Start(id, Exchange { verb, session, revision, after, to }));
         id
     }
 

@@ -87,7 +87,13 @@ impl Server {
 /// A request of a session without an id.
 pub(crate) fn exchange() -> Exchange {
     let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
-    Exchange { verb: Verb::Request(body), session: None, revision: None, after: Duration::ZERO }
+    Exchange {
+        verb: Verb::Request(body),
+        session: None,
+        revision: None,
+        after: Duration::ZERO,
+        to: None,
+    }
 }
 
 /// The events of an exchange.

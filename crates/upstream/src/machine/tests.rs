@@ -1,5 +1,3 @@
-use bytes::Bytes;
-
 use super::*;
 
 /// A machine, and what its exchanges are.
@@ -314,4 +312,56 @@ fn requests_of_the_node_have_other_ids_at_the_server() {
     let call = bench.send(message(own)).remove(0).0;
     bench.event(call, ExchangeEvent::Failed(Failure::Connect));
     bench.one_error("\"roundhouse:tools/list:2\"");
+}
+
+/// A machine whose `initialize` was refused, and the exchange by which the older transport is tried.
+fn falling(status: u16) -> (Bench, ExchangeId) {
+    let mut bench = Bench::new();
+    let (opening, _) = bench.send(message(INITIALIZE)).remove(0);
+    bench.event(opening, refused(status));
+    let (stream, exchange) = bench.started().remove(0);
+    assert_eq!((exchange.verb, exchange.to), (Verb::Listen(None), None));
+    (bench, stream)
+}
+
+// holds: OLD-08
+#[test]
+fn a_server_that_refuses_initialize_is_tried_with_http_sse() {
+    for status in [400, 404, 405] {
+        let (mut bench, stream) = falling(status);
+        let url = Url::parse("http://example.com/messages?s=1").unwrap();
+        bench.event(stream, ExchangeEvent::Opened(None));
+        bench.event(stream, ExchangeEvent::Endpoint(url.clone()));
+        let (opening, exchange) = bench.started().remove(0);
+        assert_eq!(exchange.verb, Verb::Note(message(INITIALIZE).raw().clone()));
+        assert_eq!(exchange.to, Some(url.clone()));
+        bench.event(opening, ExchangeEvent::Accepted);
+        bench.event(stream, event(vec![message(RESULT)], None));
+        assert_eq!(bench.delivered().len(), 1);
+        let (confirming, _) = bench.send(message(INITIALIZED)).remove(0);
+        bench.event(confirming, ExchangeEvent::Accepted);
+        assert!(bench.started().is_empty(), "no second stream");
+        let (call, exchange) = bench.send(request(7)).remove(0);
+        assert_eq!(exchange.to, Some(url));
+        bench.event(call, ExchangeEvent::Accepted);
+        bench.event(stream, event(vec![response("7")], None));
+        assert_eq!(bench.delivered()[0].1, Some(RequestId::from(7)));
+        let call = bench.call(8);
+        bench.event(call, refused(503));
+        bench.one_error("HTTP 503");
+        bench.event(stream, ExchangeEvent::Ended);
+        assert!(bench.down());
+    }
+}
+
+#[test]
+fn a_server_without_http_sse_gives_its_first_refusal() {
+    let (mut bench, stream) = falling(404);
+    bench.event(stream, refused(405));
+    bench.one_error("HTTP 404");
+    let mut bench = Bench::new();
+    let (opening, _) = bench.send(message(INITIALIZE)).remove(0);
+    bench.event(opening, refused(401));
+    bench.one_error("HTTP 401");
+    assert!(bench.started().is_empty());
 }
