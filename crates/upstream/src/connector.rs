@@ -135,3 +135,19 @@ impl Service<Uri> for Connector {
         Box::pin(async move { connecting.await.unwrap_or_else(|_| Err(TooLate.into())) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // holds: SEC-20
+    #[tokio::test]
+    async fn an_address_that_is_no_name_is_judged_as_well() {
+        let settings = HttpSettings::new("http://example.com/");
+        let mut connector = Connector::new(&settings, false).unwrap();
+        for uri in ["http://127.0.0.1:1/", "http://[::ffff:10.0.0.1]/"] {
+            let refused = connector.call(uri.parse().unwrap()).await.err().unwrap();
+            assert!(refused.is::<NotPermitted>(), "{uri}: {refused}");
+        }
+    }
+}

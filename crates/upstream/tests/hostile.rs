@@ -204,3 +204,18 @@ async fn a_connection_for_a_stream_is_not_waited_for() {
     let outcomes = crate::server::at_once(&client, Verb::Listen(None), 5).await;
     assert_eq!(outcomes, [ExchangeEvent::Failed(Failure::Busy)]);
 }
+
+// holds: SEC-20
+#[tokio::test]
+async fn the_url_for_messages_has_the_origin_of_the_stream() {
+    let endpoint = async |data: &str| {
+        let stream = format!("{EVENTS}event: endpoint\ndata: {data}\n\n");
+        let server = Server::start(vec![Answer::Once(stream)]).await;
+        let listen = upstream::Exchange { verb: Verb::Listen(None), ..exchange() };
+        perform(&server.settings(), listen).await
+    };
+    let own = endpoint("/messages?s=1").await;
+    assert!(matches!(&own[1], ExchangeEvent::Endpoint(_)), "{own:?}");
+    let other = endpoint("http://127.0.0.1:1/messages").await;
+    assert_eq!(other[1], ExchangeEvent::Failed(Failure::Redirect));
+}
