@@ -1,9 +1,11 @@
 """A collector of OpenTelemetry: takes OTLP over HTTP, and shows a test what arrived.
 
-The messages are those of `opentelemetry-proto`. A field that it does not know is an error.
+The messages are those of `opentelemetry-proto`. A field that it does not know is an error. Arguments: the port for OTLP; with
+TLS also the files of its certificate and key. What arrived is shown at another port.
 """
 
 import json
+import ssl
 import sys
 import threading
 import time
@@ -11,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.unknown_fields import UnknownFieldSet
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -22,7 +24,9 @@ KINDS = {
 }
 lock = threading.Lock()
 arrived = {"spans": [], "metrics": [], "logs": [], "wrong": [], "headers": []}
-control = {"status": 200, "delay": 0.0}
+# `lost`: what arrives is taken, and not acknowledged. `rejected`: so many records of a request of logs are, if it
+# has as many as `rejected_of`.
+control = {"status": 200, "delay": 0.0, "lost": False, "rejected": 0, "rejected_of": 0, "retry_after": 0, "records_max": 0}
 
 
 def attributes(of):
@@ -63,16 +67,42 @@ def take(path, body):
                     {**MessageToDict(metric), "resource": attributes(group.resource.attributes)} for metric in scope.metrics
                 ]
     else:
-        arrived["logs"].append(MessageToDict(message))
+        for group in message.resource_logs:
+            resource = attributes(group.resource.attributes)
+            for scope in group.scope_logs:
+                arrived["logs"] += [log(one, scope.scope.name, resource) for one in scope.log_records]
+
+
+def log(one, scope, resource):
+    return {
+        "time": one.time_unix_nano,
+        "severity": one.severity_text,
+        "body": one.body.string_value,
+        "trace": one.trace_id.hex(),
+        "attributes": attributes(one.attributes),
+        "scope": scope,
+        "resource": resource,
+    }
+
+
+def records_of(body):
+    message = ExportLogsServiceRequest()
+    message.ParseFromString(body)
+    return sum(len(scope.log_records) for group in message.resource_logs for scope in group.scope_logs)
 
 
 class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
     def log_message(self, *_):
         pass
 
     def answer(self, status, body=b"", kind="application/x-protobuf"):
         self.send_response(status)
         self.send_header("Content-Type", kind)
+        if status == 503 and control["retry_after"]:
+            self.send_header("Retry-After", str(control["retry_after"]))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -90,6 +120,9 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(control["delay"])
         if control["status"] != 200:
             return self.answer(control["status"])
+        is_logs = self.path == "/v1/logs"
+        if is_logs and 0 < control["records_max"] < records_of(body):
+            return self.answer(413)
         with lock:
             try:
                 if self.headers["Content-Type"] != "application/x-protobuf":
@@ -98,9 +131,30 @@ class Handler(BaseHTTPRequestHandler):
                 take(self.path, body)
             except Exception as wrong:  # The test shows it.
                 arrived["wrong"].append(repr(wrong))
-        self.answer(200)
+        if control["lost"]:
+            self.close_connection = True
+            return
+        answer = ExportLogsServiceResponse()
+        if is_logs and control["rejected"] and records_of(body) >= control["rejected_of"]:
+            answer.partial_success.rejected_log_records = control["rejected"]
+        self.answer(200, answer.SerializeToString())
 
 
-server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0), Handler)
-print(json.dumps({"url": f"http://127.0.0.1:{server.server_port}"}), flush=True)
+class Server(ThreadingHTTPServer):
+    # Connections of a former one are no reason to refuse the port.
+    allow_reuse_address = True
+
+
+port, *files = sys.argv[1:] or ["0"]
+server = Server(("127.0.0.1", int(port)), Handler)
+scheme = "http"
+if files:
+    scheme = "https"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+shown = Server(("127.0.0.1", 0), Handler)
+threading.Thread(target=shown.serve_forever, daemon=True).start()
+urls = {"url": f"{scheme}://127.0.0.1:{server.server_port}", "shown": f"http://127.0.0.1:{shown.server_port}"}
+print(json.dumps(urls), flush=True)
 server.serve_forever()

@@ -1,5 +1,6 @@
 //! A collector of OpenTelemetry, which shows what arrived.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ pub struct Collector {
     _process: Child,
     /// The URL to which nodes send.
     pub url: String,
+    /// Where it shows what arrived.
+    shown: String,
 }
 
 impl Collector {
@@ -27,15 +30,21 @@ impl Collector {
 
     /// Starts a collector at this port; 0 for a free one.
     pub async fn start_at(port: u16) -> Result<Self> {
+        Self::start_with(port, &[]).await
+    }
+
+    /// Starts a collector at this port that takes TLS only, with these files of a certificate and its key.
+    pub async fn start_with(port: u16, tls: &[&Path]) -> Result<Self> {
         let mut command = Command::new(tools::python("otlp"));
         command.arg(tools::root().join("tests/servers/collector.py")).arg(port.to_string());
+        command.args(tls);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn()?;
         let mut lines = BufReader::new(process.stdout.take().context("no stdout")?).lines();
         let first = tokio::time::timeout(PATIENCE, lines.next_line()).await??;
         let first: Value = serde_json::from_str(&first.context("the collector has ended")?)?;
-        let url = first["url"].as_str().context("no URL")?.to_owned();
-        Ok(Self { _process: process, url })
+        let text = |key: &str| first[key].as_str().map(str::to_owned).context("no URL");
+        Ok(Self { url: text("url")?, shown: text("shown")?, _process: process })
     }
 
     /// The same node, which traces each message and sends its spans here at once.
@@ -46,9 +55,14 @@ impl Collector {
             .with("otlp.batch_ms", 50)
     }
 
+    /// The port to which nodes send.
+    pub fn port(&self) -> Result<u16> {
+        Ok(self.url.rsplit(':').next().context("no port")?.parse()?)
+    }
+
     /// Everything that arrived.
     pub async fn arrived(&self) -> Result<Value> {
-        let arrived: Value = reqwest::get(format!("{}/", self.url)).await?.json().await?;
+        let arrived: Value = reqwest::get(format!("{}/", self.shown)).await?.json().await?;
         ensure!(arrived["wrong"] == json!([]), "the collector got what is no OTLP: {arrived}");
         Ok(arrived)
     }
@@ -69,8 +83,12 @@ impl Collector {
 
     /// Has the collector answer with this status, after a delay.
     pub async fn answer(&self, status: u16, delay: Duration) -> Result<()> {
-        let control = json!({ "status": status, "delay": delay.as_secs_f64() });
-        let url = format!("{}/control", self.url);
+        self.control(json!({ "status": status, "delay": delay.as_secs_f64() })).await
+    }
+
+    /// Has the collector answer as these members say (`tests/servers/collector.py`).
+    pub async fn control(&self, control: Value) -> Result<()> {
+        let url = format!("{}/control", self.shown);
         reqwest::Client::new().post(url).json(&control).send().await?.error_for_status()?;
         Ok(())
     }

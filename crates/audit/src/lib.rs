@@ -12,6 +12,7 @@ mod entry;
 mod file;
 mod line;
 mod metrics;
+mod otlp_sink;
 mod queue;
 mod recorder;
 mod settings;

@@ -71,6 +71,14 @@ pub(crate) static WRITES_FAILED: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Records that the collector rejected.
+pub(crate) static REJECTED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_audit_rejected_total",
+        "Audit records that the collector rejected from a request that it accepted. They are lost.",
+    )
+});
+
 /// Whether the last write failed.
 pub(crate) static FAILING: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge("roundhouse_audit_failing", "1 while audit records cannot be written, else 0.")
@@ -91,6 +99,7 @@ pub fn register_metrics() {
     LazyLock::force(&RECORDS);
     LazyLock::force(&QUEUE_BYTES);
     LazyLock::force(&WRITES_FAILED);
+    LazyLock::force(&REJECTED);
     LazyLock::force(&FAILING);
     left_out(OTHER_TENANTS);
     refused(OTHER_TENANTS);

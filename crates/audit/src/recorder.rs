@@ -41,7 +41,7 @@ impl Audit {
         if settings.to == To::Off {
             return Ok(Self(None));
         }
-        let sink = Sink::open(settings)?;
+        let sink = Sink::open(settings, node)?;
         let shared = Arc::new(Shared::new(settings, node, labels));
         let of_writer = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("audit".into());

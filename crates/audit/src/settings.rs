@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use telemetry::{OtlpError, OtlpSettings};
 
 /// The least value of `file_bytes_max`: below it, files would be rotated within seconds.
 const FILE_BYTES_MIN: u64 = 4 << 10;
@@ -25,6 +26,9 @@ pub struct Settings {
     pub sync: bool,
     /// With `syslog`: the datagram socket.
     pub syslog: PathBuf,
+    /// With `otlp`: the collector, as `[otlp]` names it.
+    #[serde(skip)]
+    pub collector: OtlpSettings,
     /// What happens to a call whose record cannot be written.
     pub when_full: WhenFull,
     /// How long a call waits until its record is written, in milliseconds. Then it is refused with
@@ -53,6 +57,7 @@ impl Default for Settings {
             files_max: 10,
             sync: false,
             syslog: PathBuf::from("/dev/log"),
+            collector: OtlpSettings::default(),
             when_full: WhenFull::Block,
             hold_ms: 2_000,
             tenant_queue_bytes_max: 2 << 20,
@@ -76,6 +81,8 @@ pub enum To {
     Stdout,
     /// To the local syslog.
     Syslog,
+    /// To the collector of `[otlp]`, as log records.
+    Otlp,
 }
 
 /// What happens to a call whose record cannot be written.
@@ -147,6 +154,15 @@ pub enum Error {
         "`audit.sync` is true, which only a file can be; write `audit.to = \"file\"`, or remove it"
     )]
     SyncOfOther,
+    /// There is no collector.
+    #[error(
+        "`audit.to` is \"otlp\", and there is no `otlp.endpoint`; write the URL of the collector, as in \
+         \"http://127.0.0.1:4318\""
+    )]
+    NoCollector,
+    /// Nothing can be sent to the collector.
+    #[error("`audit.to` is \"otlp\", which cannot be sent to")]
+    Collector(#[from] OtlpError),
     /// The destination cannot be opened.
     #[error("`{setting}` ({place}) cannot be opened for audit records; {remedy}")]
     Open {

@@ -1,8 +1,8 @@
 //! Where records are written.
 //!
-//! A further destination, such as OTLP logs, is a variant of [`Sink`]: it takes whole lines, may wait in
-//! [`Sink::write`], since only the writer's thread calls it, and says how many bytes it has taken. What
-//! an error leaves is written again.
+//! A further destination is a variant of [`Sink`]: it takes whole lines, may wait in [`Sink::write`] and
+//! [`Sink::sync`], since only the writer's thread calls them, and says how many bytes it has taken. What
+//! an error leaves is written again. Lines are written when [`Sink::sync`] has succeeded.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::file::AuditFile;
+use crate::otlp_sink::OtlpSink;
 use crate::{Error, Settings, To};
 
 /// The facility 13 (log audit) and the severity 6 (informational) of RFC 5424.
@@ -25,11 +26,12 @@ pub(crate) enum Sink {
     File(AuditFile),
     Stdout(File),
     Syslog(Syslog),
+    Otlp(Box<OtlpSink>),
 }
 
 impl Sink {
     /// Opens the destination of these settings.
-    pub(crate) fn open(settings: &Settings) -> Result<Self, Error> {
+    pub(crate) fn open(settings: &Settings, node: &str) -> Result<Self, Error> {
         match settings.to {
             To::File => {
                 let failed = |source| Error::Open {
@@ -61,6 +63,7 @@ impl Sink {
                 let socket = connect(&path).map_err(failed)?;
                 Ok(Self::Syslog(Syslog { path, socket, datagram: Vec::new() }))
             }
+            To::Otlp => Ok(Self::Otlp(Box::new(OtlpSink::new(&settings.collector, node)?))),
         }
     }
 
@@ -68,7 +71,7 @@ impl Sink {
     pub(crate) fn prepare(&mut self, bytes: usize) -> io::Result<()> {
         match self {
             Self::File(file) => file.prepare(bytes),
-            Self::Stdout(_) | Self::Syslog(_) => Ok(()),
+            Self::Stdout(_) | Self::Syslog(_) | Self::Otlp(_) => Ok(()),
         }
     }
 
@@ -78,6 +81,7 @@ impl Sink {
             Self::File(file) => file.write(lines)?,
             Self::Stdout(stdout) => stdout.write(lines)?,
             Self::Syslog(syslog) => syslog.write(lines)?,
+            Self::Otlp(otlp) => otlp.write(lines)?,
         };
         match written {
             0 => Err(io::ErrorKind::WriteZero.into()),
@@ -85,10 +89,11 @@ impl Sink {
         }
     }
 
-    /// Waits until everything is on the disk, if the settings ask for it.
+    /// Waits until everything is on the disk, if the settings ask for it, or until the collector has it.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         match self {
             Self::File(file) => file.sync(),
+            Self::Otlp(otlp) => otlp.flush(),
             Self::Stdout(_) | Self::Syslog(_) => Ok(()),
         }
     }
@@ -102,7 +107,7 @@ impl Sink {
                 syslog.socket = connect(&syslog.path)?;
                 Ok(())
             }
-            Self::File(_) | Self::Stdout(_) => Ok(()),
+            Self::File(_) | Self::Stdout(_) | Self::Otlp(_) => Ok(()),
         }
     }
 }
@@ -149,7 +154,7 @@ mod tests {
         let path = folder.path().join("log");
         let receiver = UnixDatagram::bind(&path).unwrap();
         let settings = Settings { to: To::Syslog, syslog: path, ..Settings::default() };
-        let mut sink = Sink::open(&settings).unwrap();
+        let mut sink = Sink::open(&settings, "n1").unwrap();
         assert_eq!(sink.write(b"{\"a\":1}\n{\"b\":2}\n").unwrap(), 16);
         let mut buffer = [0; 100];
         for record in ["{\"a\":1}", "{\"b\":2}"] {
@@ -166,7 +171,7 @@ mod tests {
         for (to, key) in [(To::File, "`audit.file`"), (To::Syslog, "`audit.syslog`")] {
             let (file, syslog) = (missing.clone(), missing.clone());
             let settings = Settings { to, file, syslog, ..Settings::default() };
-            let error = Sink::open(&settings).err().unwrap().to_string();
+            let error = Sink::open(&settings, "n1").err().unwrap().to_string();
             assert!(error.starts_with(key) && error.contains("missing/log"), "{error}");
         }
     }

@@ -76,13 +76,15 @@ impl Writer<'_> {
         QUEUE_BYTES.set(i64::try_from(self.shared.total.bytes()).unwrap_or(i64::MAX));
         for (_, batch) in &batches {
             self.write(&batch.bytes)?;
-            for (counter, count) in RECORDS.iter().zip(batch.kinds) {
-                counter.inc_by(count.into());
-            }
         }
         if !batches.is_empty() {
             self.attempt(false, |sink| sink.sync())?;
             self.shared.set_written();
+        }
+        for (_, batch) in &batches {
+            for (counter, count) in RECORDS.iter().zip(batch.kinds) {
+                counter.inc_by(count.into());
+            }
         }
         batches.drain(..).for_each(|(queue, batch)| queue.finish(batch));
         self.batches = batches;
@@ -174,6 +176,7 @@ impl Writer<'_> {
             }
         }
         self.write(&lines)?;
+        self.attempt(false, |sink| sink.sync())?;
         RECORDS[Kind::LeftOut as usize].inc_by(records);
         Ok(())
     }

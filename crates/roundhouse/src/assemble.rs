@@ -160,7 +160,9 @@ impl Plan {
         let node = self.name_in(cluster);
         let access_log = AccessLog::of_process();
         let labels = self.tenant_labels.clone();
-        let audit = Audit::start(&self.settings.audit, &node, labels.clone())?;
+        let collector = self.settings.otlp.clone();
+        let settings = audit::Settings { collector, ..self.settings.audit.clone() };
+        let audit = Audit::start(&settings, &node, labels.clone())?;
         Ok(Reporting { access_log, node, labels, audit, traces })
     }
 
@@ -260,6 +262,7 @@ impl Plan {
             Err(error) => {
                 cluster.leave().await;
                 operators.stop().await;
+                stop_otlp(otlp).await;
                 return Err(error.into());
             }
         };
@@ -283,6 +286,7 @@ impl Plan {
                 let (error, operators) = *failed;
                 cluster.leave().await;
                 operators.stop().await;
+                stop_otlp(otlp).await;
                 return Err(error.into());
             }
         };
@@ -331,8 +335,7 @@ impl Plan {
         drop(watching_lease);
         cluster.leave().await;
         self.wait_for_children().await;
-        // On a thread of its own: it waits for the collector, which may not answer.
-        let _ = tokio::task::spawn_blocking(move || otlp.stop()).await;
+        stop_otlp(otlp).await;
         sweeping.abort();
         showing.abort();
         watching.abort();
@@ -344,6 +347,11 @@ impl Plan {
 struct ServedTls {
     tls: Tls,
     reload: (CertificateReload, CertificateRequests),
+}
+
+/// Sends the last spans and metrics. On a thread of its own: it waits for the collector, which may not answer.
+pub(crate) async fn stop_otlp(otlp: Otlp) {
+    let _ = tokio::task::spawn_blocking(move || otlp.stop()).await;
 }
 
 async fn sweep(store: Arc<dyn Store>) {

@@ -187,6 +187,13 @@ impl Plan {
             let (file, headers) = (&settings.otlp.headers_file, &mut settings.otlp.headers);
             problems.ok_or_add(files::add_variables("otlp.headers_file", file, headers));
         }
+        if settings.otlp.is_on() && !settings.otlp.ca_file.as_os_str().is_empty() {
+            let ca = files::text("otlp.ca_file", &settings.otlp.ca_file);
+            settings.otlp.ca = problems.ok_or_add(ca).unwrap_or_default();
+        }
+        if settings.audit.to == audit::To::Otlp && !settings.otlp.is_on() {
+            problems.add(audit::Error::NoCollector.to_string());
+        }
         settings.otlp.problems().iter().for_each(|wrong| problems.add(wrong.to_string()));
         if !settings.admin.token_file.as_os_str().is_empty() {
             let token = files::token("admin.token_file", &settings.admin.token_file);

@@ -13,6 +13,7 @@ use telemetry::Otlp;
 
 use crate::added_admin_keys::{self, NewAdminKey};
 use crate::added_keys::{self, NewKey};
+use crate::assemble::stop_otlp;
 use crate::cli::{Add, AdminKey, Check, Command, Import, Key, Serve, Stdio};
 use crate::client_file::{self, Server};
 use crate::descriptors::{self, Descriptors};
@@ -138,7 +139,13 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let (handle, grace) = (plan.handle(membership, otlp.traces()), plan.drain());
     let line_bytes_max = plan.settings.front.body_bytes_max;
     let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
-    let reporting = plan.reporting(&cluster, otlp.traces())?;
+    let reporting = match plan.reporting(&cluster, otlp.traces()) {
+        Ok(reporting) => reporting,
+        Err(error) => {
+            stop_otlp(otlp).await;
+            return Err(error.into());
+        }
+    };
     let serving =
         front::serve_stdio(&handle, &tenant, line_bytes_max, grace, stdin, stdout, &reporting);
     let served = tokio::select! {
@@ -148,7 +155,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let stopping = async {
         handle.stop(grace).await;
         plan.wait_for_children().await;
-        let _ = tokio::task::spawn_blocking(move || otlp.stop()).await;
+        stop_otlp(otlp).await;
     };
     signals.unless_again(stopping).await;
     reporting.audit.close();

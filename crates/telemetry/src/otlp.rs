@@ -10,7 +10,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 
 use crate::OtlpSettings;
-use crate::collector::Collector;
+use crate::collector::{Collector, Purpose};
 use crate::metrics::SPANS;
 use crate::otlp_metrics::MetricsThread;
 use crate::span_export::BoundedProcessor;
@@ -35,6 +35,9 @@ pub enum OtlpError {
         "`otlp.endpoint` has https:, and the certificates of the system cannot be read; repair them"
     )]
     Certificates(#[source] std::io::Error),
+    /// The certificates of `ca_file` are none.
+    #[error("`otlp.ca_file` has no certificate that can be used: {0}; write certificates as PEM")]
+    Authority(String),
     /// The provider of TLS has none of its versions.
     #[error("TLS cannot be set up for `otlp.endpoint`")]
     Tls(#[source] rustls::Error),
@@ -46,6 +49,15 @@ pub enum OtlpError {
     Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
 }
 
+/// What all that is sent says of its sender.
+pub(crate) fn about<'a>(settings: &'a OtlpSettings, node: &'a str) -> [(&'static str, &'a str); 3] {
+    [
+        ("service.name", &*settings.service_name),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", node),
+    ]
+}
+
 impl Otlp {
     /// Starts the threads that send, if there is a collector. `node` is the name of the node.
     pub fn start(settings: &OtlpSettings, node: &str) -> Result<Self, OtlpError> {
@@ -53,12 +65,8 @@ impl Otlp {
         if !settings.is_on() {
             return Ok(Self::default());
         }
-        let collector = Arc::new(Collector::new(settings)?);
-        let about = [
-            ("service.name", &*settings.service_name),
-            ("service.version", env!("CARGO_PKG_VERSION")),
-            ("service.instance.id", node),
-        ];
+        let collector = Arc::new(Collector::new(settings, Purpose::Telemetry)?);
+        let about = about(settings, node);
         let metrics = (settings.metrics_secs > 0)
             .then(|| MetricsThread::start(settings, Arc::clone(&collector), &about))
             .transpose()?;

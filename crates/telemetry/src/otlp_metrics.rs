@@ -6,8 +6,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{
     AnyValue, InstrumentationScope, KeyValue, any_value::Value,
@@ -85,14 +83,8 @@ impl MetricsThread {
 impl Sender {
     /// Sends what the registry has now. The collector's client reports what goes wrong.
     fn send(&self) {
-        let mut request = Request::post(&self.url).header(CONTENT_TYPE, "application/x-protobuf");
-        for (name, value) in &self.headers {
-            request = request.header(name, value);
-        }
         let body = Bytes::from(self.metrics().encode_to_vec());
-        if let Ok(request) = request.body(body) {
-            let _ = self.collector.send(request);
-        }
+        let _ = self.collector.post(&self.url, &self.headers, body);
     }
 
     fn metrics(&self) -> ExportMetricsServiceRequest {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OtlpSettings {
-    /// The URL of the collector, to which `/v1/traces` and `/v1/metrics` are appended. Empty: nothing
+    /// The URL of the collector, to which `/v1/traces`, `/v1/metrics` and `/v1/logs` are appended. Empty: nothing
     /// is traced, and nothing is sent.
     pub endpoint: String,
     /// A file with a line `NAME=value` for each header that the collector wants, for example
@@ -19,6 +19,12 @@ pub struct OtlpSettings {
     /// The headers in that file.
     #[serde(skip)]
     pub headers: BTreeMap<String, String>,
+    /// A file with the certificates, as PEM, that vouch for the collector of an `https:` endpoint. Empty:
+    /// those of the system do.
+    pub ca_file: PathBuf,
+    /// The text of that file.
+    #[serde(skip)]
+    pub ca: String,
     /// The name of the service in all that is sent.
     pub service_name: String,
     /// One of this many messages begins a trace, by chance: 1 for all of them. 0: none.
@@ -44,6 +50,8 @@ impl Default for OtlpSettings {
             endpoint: String::new(),
             headers_file: PathBuf::new(),
             headers: BTreeMap::new(),
+            ca_file: PathBuf::new(),
+            ca: String::new(),
             service_name: "roundhouse".to_owned(),
             traces_one_in: 100,
             trust_sampled: false,
@@ -80,6 +88,11 @@ pub enum OtlpProblem {
          `-`, and its value visible ASCII characters and blanks"
     )]
     Header(String),
+    /// A file that is not used.
+    #[error(
+        "`otlp.ca_file` is set, and `otlp.endpoint` has no https:; write https:, or remove `otlp.ca_file`"
+    )]
+    Authority,
     /// No name.
     #[error("`otlp.service_name` is empty; write a name, as in \"roundhouse\"")]
     Name,
@@ -131,6 +144,9 @@ impl OtlpSettings {
         if self.batch_max > self.queue_max {
             problems.push(OtlpProblem::Batch(self.queue_max));
         }
+        if !self.ca_file.as_os_str().is_empty() && !self.endpoint.starts_with("https:") {
+            problems.push(OtlpProblem::Authority);
+        }
         if self.service_name.is_empty() {
             problems.push(OtlpProblem::Name);
         }
@@ -179,6 +195,7 @@ mod tests {
         check(OtlpSettings { timeout_ms: 0, ..on() }, "`otlp.timeout_ms` is 0");
         check(OtlpSettings { batch_max: 5_000, ..on() }, "write at most 4096");
         check(OtlpSettings { service_name: String::new(), ..on() }, "`otlp.service_name`");
+        check(OtlpSettings { ca_file: "ca.pem".into(), ..on() }, "`otlp.ca_file` is set");
         let headers = BTreeMap::from([("a b".to_owned(), "x".to_owned())]);
         check(OtlpSettings { headers, ..on() }, "a header \"a b\"");
     }

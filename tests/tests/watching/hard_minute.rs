@@ -23,12 +23,13 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 50] = [
+const ONLY_IN_TROUBLE: [&str; 51] = [
     "roundhouse_access_log_left_out_total",
     "roundhouse_audit_failing",
     "roundhouse_audit_left_out_total",
     "roundhouse_audit_queue_bytes",
     "roundhouse_audit_refused_total",
+    "roundhouse_audit_rejected_total",
     "roundhouse_audit_writes_failed_total",
     "roundhouse_busy_total",
     "roundhouse_calls_relayed_total",
