@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::Digest as _;
@@ -445,12 +445,17 @@ async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
     let list = |token| tenants.try_clone().context("a body").map(|ask| ask.bearer_auth(token));
     check::status(&list("a-token-for-operators")?.send().await?, 200)?;
     check::status(&list("another-token")?.send().await?, 401)?;
-    let done = log.find(2, |record| record["kind"] == "admin").await?;
-    for record in &done {
-        ensure!(record["action"] == "list tenants" && record["target"] == "node", "{record}");
-        ensure!(record["by"] == "admin.token_file", "{record}");
-    }
-    ensure!(done[0].get("outcome").is_none() && done[1]["outcome"] == "listed", "{done:?}");
+    // What operators read is one record, which is there before the answer.
+    let read = log.records()?.into_iter().filter(|record| record["kind"] == "admin");
+    let [read] = &read.collect::<Vec<_>>()[..] else { bail!("{:?}", log.records()?) };
+    ensure!(read["action"] == "list tenants" && read["target"] == "node", "{read}");
+    ensure!(read["by"] == "admin.token_file" && read["outcome"] == "listed", "{read}");
+    // What they do is two: before it and behind it.
+    let drain = reqwest::Client::new().post(format!("{}/drain?secs=0", node.admin));
+    drain.bearer_auth("a-token-for-operators").send().await?.error_for_status()?;
+    let done = log.find(2, |record| record["action"] == "drain").await?;
+    ensure!(done[0].get("outcome").is_none() && done[1].get("outcome").is_some(), "{done:?}");
+    ensure!(done.iter().all(|record| record["kind"] == "admin"), "{done:?}");
     let refused = log.one(|record| record["kind"] == "sign_in_failed").await?;
     ensure!(refused["reason"] == "no valid token", "{refused}");
     ensure!(refused["action"] == "list tenants", "{refused}");
@@ -472,8 +477,18 @@ async fn a_revocation_is_a_record_that_names_the_client() -> Result<()> {
     let record = log.one(|record| record["kind"] == "revoked").await?;
     ensure!(record["subject"] == "ada" && record["tenant"] == "demo", "{record}");
     ensure!(record["by"] == "admin.token_file" && record["action"] == "revoke", "{record}");
+    ensure!(record["outcome"] == "200", "{record}");
     check::status(&client.send(client.call("rh_echo", json!({}))).await?, 401)?;
     let refused = log.one(|record| record["kind"] == "sign_in_failed").await?;
     ensure!(refused["reason"] == "revoked", "{refused}");
+    // One record of the action, and one line, which does not name the client.
+    log.one(|record| record["action"] == "revoke").await?;
+    let output = node.output();
+    // The line of the session that ended is about another fact.
+    let is_of_action = |line: &&str| line.contains("revoke") && !line.contains("session ended");
+    let lines: Vec<_> = output.lines().filter(is_of_action).collect();
+    let [line] = lines[..] else { bail!("{lines:#?}") };
+    ensure!(line.contains("operator action") && line.contains("stored=true"), "{line}");
+    ensure!(!line.contains("ada"), "{line}");
     Ok(())
 }

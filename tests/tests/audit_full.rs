@@ -186,3 +186,30 @@ async fn a_disk_that_hangs_holds_calls_and_nothing_else() -> Result<()> {
     ensure!(node.metric("roundhouse_audit_refused_total").await? >= Some(2.0));
     Ok(())
 }
+
+#[tokio::test]
+async fn a_drain_waits_no_longer_than_one_call_while_the_disk_is_full_and_lists_are_refused()
+-> Result<()> {
+    let log = Log::new()?;
+    symlink("/dev/full", log.path())?;
+    let hold = Duration::from_millis(1_500);
+    let token = tempfile::NamedTempFile::new()?;
+    std::fs::write(&token, "a-token-for-operators")?;
+    let setup = log.of(Setup::demo()).with("audit.hold_ms", hold.as_millis());
+    let setup = setup.with("admin.token_file", token.path().display());
+    // There is no room after the first record.
+    let node = Node::start(&setup.with("audit.tenant_queue_records_max", 1))?;
+    let admin = |method, path: &str| {
+        let request = reqwest::Client::new().request(method, format!("{}{path}", node.admin));
+        request.bearer_auth("a-token-for-operators")
+    };
+    let listed = admin(reqwest::Method::GET, "/v1/tenants").send().await?;
+    check::status(&listed, 503)?;
+    ensure!(listed.text().await?.contains("audit record"));
+    let began = Instant::now();
+    let drained = admin(reqwest::Method::POST, "/drain?secs=0").send().await?;
+    ensure!(drained.status().is_success(), "{}", drained.status());
+    // Two waits would be twice as long.
+    ensure!(began.elapsed() < hold * 2, "{:?}", began.elapsed());
+    Ok(())
+}

@@ -32,7 +32,17 @@ pub struct Recorder(Option<Arc<Queue>>);
 
 /// A record that was taken: [`Recorder::written`] waits until it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket(Option<u64>);
+pub struct Ticket {
+    /// `None`: nothing is waited for.
+    batch: Option<u64>,
+    /// When the wait is over, if the record had to wait for room.
+    until: Option<Instant>,
+}
+
+impl Ticket {
+    /// Nothing is waited for.
+    const NONE: Self = Self { batch: None, until: None };
+}
 
 impl Audit {
     /// Opens the destination and starts the thread that writes. Nothing is opened for a log that is
@@ -120,8 +130,8 @@ impl Recorder {
     /// Waits until the record is written. With `when_full = "block"` a record that is not written in
     /// time is an error: the call must not be dispatched.
     pub async fn written(&self, ticket: Ticket) -> Result<(), Held> {
-        let (Some(queue), Some(batch)) = (&self.0, ticket.0) else { return Ok(()) };
-        let written = Written::new(queue, batch, None).await;
+        let (Some(queue), Some(batch)) = (&self.0, ticket.batch) else { return Ok(()) };
+        let written = Written::new(queue, batch, ticket.until).await;
         if written.is_err() {
             queue.shared().set_late();
             if queue.shared().settings.when_full == WhenFull::Drop {
@@ -153,8 +163,8 @@ impl Recorder {
         self.written(ticket).await
     }
 
-    /// Records what an operator is about to do: do it when this has resolved. Without a tenant it is
-    /// about the node.
+    /// Records what an operator is about to do, or was about to read: do it, or answer, when this has
+    /// resolved. Without a tenant it is about the node.
     pub async fn admin(&self, tenant: Option<&Arc<str>>, entry: &Entry<'_>) -> Result<(), Held> {
         let none = Arc::from("");
         let ticket = self.admit(Kind::Admin, tenant.unwrap_or(&none), entry).await?;
@@ -175,6 +185,11 @@ impl Recorder {
         if let Some(queue) = &self.0 {
             queue.wake_waiting(context);
         }
+    }
+
+    /// The longest wait for a record. `None`: the log is off.
+    pub fn hold(&self) -> Option<Duration> {
+        self.0.as_ref().map(|queue| queue.hold())
     }
 
     /// How often [`Recorder::wake_waiting`] should be called. `None`: never, the log is off.
@@ -200,16 +215,16 @@ impl Recorder {
         tenant: &Arc<str>,
         entry: &Entry<'_>,
     ) -> Result<Ticket, Held> {
-        let Some(queue) = &self.0 else { return Ok(Ticket(None)) };
+        let Some(queue) = &self.0 else { return Ok(Ticket::NONE) };
         let mut until = None;
         loop {
             let next = queue.next_written();
             match queue.add(kind, tenant, entry, 1) {
-                Ok(_) if queue.shared().waits_for_nothing() => return Ok(Ticket(None)),
-                Ok(batch) => return Ok(Ticket(Some(batch))),
+                Ok(_) if queue.shared().waits_for_nothing() => return Ok(Ticket::NONE),
+                Ok(batch) => return Ok(Ticket { batch: Some(batch), until }),
                 Err(Full) if queue.shared().settings.when_full == WhenFull::Drop => {
                     leave_out(queue, tenant, LeftOut::Full);
-                    return Ok(Ticket(None));
+                    return Ok(Ticket::NONE);
                 }
                 Err(Full) => {
                     let until = *until.get_or_insert_with(|| Instant::now() + queue.hold());

@@ -8,11 +8,13 @@ use std::time::{Duration, SystemTime};
 use actix_http::header::{self, HeaderValue};
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response, StatusCode};
 use actors::Handle;
+use audit::Held;
 use budget::Budget;
 use bytes::Bytes;
 use telemetry::{METRICS_CONTENT_TYPE, Readiness, metrics_text};
 use tenants::Tenants;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::admin_api::{self, ApiAnswer, ApiRequest, Listed, Unreadable};
 use crate::admin_audit::{self, Operator, OperatorRecords};
@@ -42,9 +44,6 @@ const PERFORMED_MAX: usize = 16;
 
 /// How long a request to `/v1/…` may take; less than its connection.
 const PERFORM: Duration = Duration::from_secs(9);
-
-/// How long a revocation waits for its first audit record.
-const RECORD: Duration = Duration::from_millis(100);
 
 /// What the endpoints for operators read and change. Cheap to clone.
 #[derive(Clone)]
@@ -118,7 +117,9 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
                 Ok(operator) => match operated.served.get() {
                     None => text(StatusCode::SERVICE_UNAVAILABLE, TEXT, STARTING),
                     Some(served) => {
-                        // A full disk is a reason to drain: that does not wait for room.
+                        // A full disk is a reason to drain: it goes on without a record, and both
+                        // records together delay the answer no longer than one.
+                        let until = Instant::now() + served.records.hold();
                         let _ = served.records.begin(&operator, action, "node").await;
                         let response = match head.method {
                             Method::DELETE => take_drain_back(operated, &served.handle),
@@ -128,7 +129,9 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
                             }
                         };
                         let outcome = response.status();
-                        served.records.end(&operator, action, "node", outcome.as_str()).await;
+                        let ended = served.records.end(&operator, action, "node", outcome.as_str());
+                        // What is not written in time is written later.
+                        let _ = tokio::time::timeout_at(until, ended).await;
                         response
                     }
                 },
@@ -172,8 +175,11 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
     };
     let listed = Listed { overview: handle.overview(), tenants, children: children.as_ref() };
     let (action, object) = (request.action(), request.object());
-    if let Err(held) = records.begin(&operator, action, &object).await {
-        return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string()));
+    let unrecorded =
+        |held: Held| json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string()));
+    let is_read = request.role() == Role::Read;
+    if !is_read && let Err(held) = records.begin(&operator, action, &object).await {
+        return unrecorded(held);
     }
     let performed = tokio::time::timeout(PERFORM, request.perform(listed)).await;
     let (outcome, answer) = performed.unwrap_or_else(|_| {
@@ -181,8 +187,16 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
                    ask again";
         ("no answer in time", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
     });
-    records.end(&operator, action, &object, outcome).await;
-    json(answer)
+    match is_read {
+        true => match records.read(&operator, action, &object, outcome).await {
+            Ok(()) => json(answer),
+            Err(held) => unrecorded(held),
+        },
+        false => {
+            records.end(&operator, action, &object, outcome).await;
+            json(answer)
+        }
+    }
 }
 
 fn json(ApiAnswer { status, body }: ApiAnswer) -> Response<Body> {
@@ -213,13 +227,17 @@ async fn revocations(head: &RequestHead, operated: &Operated) -> Response<Body> 
         Err(why) => return json(ApiAnswer::error(StatusCode::BAD_REQUEST, why)),
     };
     let object = wanted.tenant.as_deref().unwrap_or("all tenants");
-    // A full audit log does not delay that a client is kept out; the log of the node has the action.
-    let _ = tokio::time::timeout(RECORD, records.begin(&operator, action, object)).await;
-    let (status, body) = admin_revocations::answer(&head.method, &wanted, handle, tenants).await;
-    if head.method != Method::GET {
-        records.revoked(&operator, action, &wanted, status.as_str()).await;
+    let ((status, body), changed) =
+        admin_revocations::answer(&head.method, &wanted, handle, tenants).await;
+    if head.method == Method::GET {
+        if let Err(held) = records.read(&operator, action, object, status.as_str()).await {
+            let unrecorded = ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string());
+            return json(unrecorded);
+        }
+    } else {
+        // Recorded when it is done: a full audit log does not delay that a client is kept out.
+        records.revoked(&operator, action, &wanted, status.as_str(), changed.as_ref()).await;
     }
-    records.end(&operator, action, object, status.as_str()).await;
     text(status, JSON, format!("{body}\n"))
 }
 

@@ -3,10 +3,11 @@
 //! No line has a token or a session's id. A session is named by its short id.
 
 use std::sync::{Arc, Once};
+use std::time::Duration;
 
 use audit::{Entry, Held, Recorder};
 
-use crate::admin_revocations::Wanted;
+use crate::admin_revocations::{Changed, Wanted};
 use crate::audited::wake_recorded_calls;
 
 /// The operator that sent a request, by the name of the credential.
@@ -53,6 +54,19 @@ impl OperatorRecords {
         object: &str,
         outcome: &str,
     ) {
+        // An error: it is done, and the log has it.
+        let _ = self.read(operator, action, object, outcome).await;
+    }
+
+    /// Records what an operator has read, and its outcome, in one record: nothing was changed. The answer may be
+    /// sent when this has resolved without an error.
+    pub(crate) async fn read(
+        &self,
+        operator: &Operator,
+        action: &'static str,
+        object: &str,
+        outcome: &str,
+    ) -> Result<(), Held> {
         tracing::info!(
             credential = &*operator.credential,
             action,
@@ -60,18 +74,39 @@ impl OperatorRecords {
             outcome,
             "operator action"
         );
-        // It is done, and the log has it.
-        let _ = self.add(operator, action, object, Some(outcome)).await;
+        self.add(operator, action, object, Some(outcome)).await
     }
 
-    /// Records that an operator revoked a client, or took that back. This record names the client.
+    /// The longest wait for a record.
+    pub(crate) fn hold(&self) -> Duration {
+        self.recorder.hold().unwrap_or_default()
+    }
+
+    /// Records that an operator revoked a client, or took that back, in one record, which names the client,
+    /// and one line, which does not.
     pub(crate) async fn revoked(
         &self,
         operator: &Operator,
         action: &'static str,
         wanted: &Wanted,
         outcome: &str,
+        changed: Option<&Changed>,
     ) {
+        tracing::info!(
+            credential = &*operator.credential,
+            action,
+            object = wanted.tenant.as_deref(),
+            outcome,
+            of = changed.map(|changed| &*changed.credentials),
+            stored = changed.map(|changed| changed.is_stored),
+            told = changed.map(|changed| changed.told),
+            untold = changed.map(|changed| changed.untold),
+            "operator action"
+        );
+        if !self.recorder.is_on() {
+            return;
+        }
+        self.wake_waiting();
         let tenant = wanted.tenant.as_deref().map(Arc::from).unwrap_or_else(|| Arc::from(""));
         let entry = Entry {
             action: Some(action),
@@ -82,7 +117,7 @@ impl OperatorRecords {
             outcome: Some(outcome),
             ..Entry::default()
         };
-        // It is done, and the log has it.
+        // An error: it is done, and the log has it.
         let _ = self.recorder.revoked(&tenant, &entry).await;
     }
 
@@ -96,10 +131,14 @@ impl OperatorRecords {
         if !self.recorder.is_on() {
             return Ok(());
         }
-        self.waking.call_once(|| wake_recorded_calls(&self.recorder));
+        self.wake_waiting();
         let (by, target) = (Some(&*operator.credential), Some(object));
         let entry = Entry { action: Some(action), by, target, outcome, ..Entry::default() };
         self.recorder.admin(None, &entry).await
+    }
+
+    fn wake_waiting(&self) {
+        self.waking.call_once(|| wake_recorded_calls(&self.recorder));
     }
 
     fn refused(&self, credential: Option<&str>, action: &'static str, reason: &'static str) {

@@ -17,19 +17,32 @@ const NAME_BYTES_MAX: usize = 1_024;
 /// An answer: a status, and JSON.
 pub(crate) type JsonAnswer = (StatusCode, Value);
 
+/// What a request that revoked, or took that back, has changed.
+pub(crate) struct Changed {
+    /// The kinds of credentials of the clients.
+    pub(crate) credentials: String,
+    pub(crate) is_stored: bool,
+    /// The other nodes that know it by now, and those that do not.
+    pub(crate) told: usize,
+    pub(crate) untold: usize,
+}
+
 /// Answers a request whose sender may do this: POST revokes, DELETE takes back, GET lists.
 pub(crate) async fn answer(
     method: &Method,
     wanted: &Wanted,
     handle: &Handle,
     tenants: &Tenants,
-) -> JsonAnswer {
+) -> (JsonAnswer, Option<Changed>) {
     let order = match *method {
         Method::POST => RevocationOrder::Revoke,
         Method::DELETE => RevocationOrder::Lift,
-        _ => return list(wanted, handle),
+        _ => return (list(wanted, handle), None),
     };
-    change(wanted, order, handle, tenants).await.unwrap_or_else(|refused| refused)
+    match change(wanted, order, handle, tenants).await {
+        Ok((answer, changed)) => (answer, Some(changed)),
+        Err(refused) => (refused, None),
+    }
 }
 
 /// The parameters of a request.
@@ -103,7 +116,7 @@ async fn change(
     order: RevocationOrder,
     handle: &Handle,
     tenants: &Tenants,
-) -> Result<JsonAnswer, JsonAnswer> {
+) -> Result<(JsonAnswer, Changed), JsonAnswer> {
     let Some(name) = wanted.tenant.as_deref() else {
         return Err(error(StatusCode::BAD_REQUEST, "write ?tenant="));
     };
@@ -128,7 +141,7 @@ async fn change(
     let principals: Vec<_> = clients.iter().map(|client| client.principal()).collect();
     let result = handle.revoke(&tenant.name, &principals, order).await;
     let result = result.map_err(|refused| error(StatusCode::CONFLICT, refusal(refused)))?;
-    record(order, &tenant.name, &clients, &result);
+    let noted = note(&tenant.name, &clients, &result);
     let list = handle.revocations().list();
     let changed = principals.iter().filter_map(|principal| {
         let times = list.times(&tenant.name, principal.name())?;
@@ -142,7 +155,7 @@ async fn change(
         "untold": result.untold,
     });
     if result.stored.is_ok() {
-        return Ok((StatusCode::OK, body));
+        return Ok(((StatusCode::OK, body), noted));
     }
     let told = result.told.len();
     body["error"] = format!(
@@ -150,7 +163,7 @@ async fn change(
          nodes go on trying; repeat the command until it succeeds, before this node is stopped"
     )
     .into();
-    Err((StatusCode::SERVICE_UNAVAILABLE, body))
+    Ok(((StatusCode::SERVICE_UNAVAILABLE, body), noted))
 }
 
 fn refusal(refused: RevocationRefused) -> String {
@@ -165,35 +178,21 @@ fn refusal(refused: RevocationRefused) -> String {
     }
 }
 
-/// The one place where a revocation is recorded. The log does not name the client.
-fn record(
-    order: RevocationOrder,
-    tenant: &str,
-    clients: &[ClientName<'_>],
-    result: &RevocationResult,
-) {
-    let order = match order {
-        RevocationOrder::Revoke => "revoke",
-        RevocationOrder::Lift => "take back",
-    };
-    let credentials = clients.iter().map(|client| client.credential());
-    let credentials = credentials.collect::<Vec<_>>().join(", ");
-    let (stored, told, untold) = (result.stored.is_ok(), result.told.len(), result.untold.len());
-    tracing::info!(
-        tenant,
-        order,
-        credentials,
-        stored,
-        told,
-        untold,
-        "an operator revoked a client"
-    );
+/// What was changed, for the line and the record of the action. The log does not name the client.
+fn note(tenant: &str, clients: &[ClientName<'_>], result: &RevocationResult) -> Changed {
     if let Err(error) = &result.stored {
         tracing::warn!(
             tenant,
             %error,
             "a revocation is not stored; this node goes on trying, and ends it with its process"
         );
+    }
+    let credentials = clients.iter().map(|client| client.credential());
+    Changed {
+        credentials: credentials.collect::<Vec<_>>().join(", "),
+        is_stored: result.stored.is_ok(),
+        told: result.told.len(),
+        untold: result.untold.len(),
     }
 }
 
