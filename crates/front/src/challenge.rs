@@ -195,6 +195,14 @@ mod tests {
     }
 
     #[test]
+    fn what_a_message_needs_is_asked_for_with_what_each_token_needs() {
+        let why = Unauthenticated::Scope(Scopes::of(["write", "mcp"]));
+        let (status, text) = challenge(why, &tenant("oauth", &["mcp", "tools"]));
+        assert_eq!(status, 403);
+        assert!(text.contains(", scope=\"mcp tools write\", error="), "{text}");
+    }
+
+    #[test]
     fn a_challenge_for_keys_names_no_metadata() {
         let keys = tenant("keys", &[]);
         let challenged = challenge(Unauthenticated::Missing, &keys);

@@ -367,6 +367,17 @@ mod tests {
         timeout(SHORT, by_rule).await.expect("the rule allows another tool");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_without_rules_ends_when_there_are_some() {
+        let rule = ("rule".to_owned(), PermissionSettings::default());
+        let ruled = Settings { permissions: [rule].into(), ..Settings::open() };
+        let tenants = Tenants::new([Tenant::new("acme", &Settings::open()).unwrap()]);
+        let mut stream = lapse(&lapses(&tenants), None, "");
+        assert!(timeout(SHORT, &mut stream).await.is_err());
+        tenants.replace([Tenant::new("acme", &ruled).unwrap()]);
+        timeout(SHORT, stream).await.expect("it may see less");
+    }
+
     /// A stream that is opened once the tenant is this one.
     fn stream_after(tenants: &Tenants, tenant: Tenant, stream: impl Fn() -> Lapse) -> Lapse {
         tenants.replace([tenant]);

@@ -207,6 +207,14 @@ mod tests {
             urls.metadata_url(&tenant, Endpoint::Messages, Some("acme.example.com")).unwrap(),
             "https://acme.example.com/.well-known/oauth-protected-resource/sse"
         );
+        let at_host = |public_url| {
+            let urls = self::urls(public_url);
+            urls.metadata_url(&tenant, Endpoint::Mcp, Some("h.example:8080")).unwrap()
+        };
+        let path = "h.example:8080/.well-known/oauth-protected-resource/mcp";
+        assert_eq!(at_host(None), format!("https://{path}"));
+        assert_eq!(at_host(Some("http://n.example")), format!("http://{path}"));
+        assert_eq!(self::urls(None).metadata_url(&tenant, Endpoint::Mcp, None), None);
     }
 
     #[test]

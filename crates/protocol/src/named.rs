@@ -144,6 +144,7 @@ mod tests {
             ("prompts/get", r#"{"name":"a"}"#, Named::Prompt(name("a"))),
             ("resources/read", r#"{"uri":"x:/a"}"#, Named::Resource(name("x:/a"))),
             ("resources/subscribe", r#"{"uri":"x:/a"}"#, Named::Resource(name("x:/a"))),
+            ("resources/unsubscribe", r#"{"uri":"x:/a"}"#, Named::Resource(name("x:/a"))),
             (
                 "completion/complete",
                 r#"{"ref":{"type":"ref/prompt","name":"a"},"argument":{"name":"b"}}"#,
@@ -172,6 +173,8 @@ mod tests {
             r#"{"Name":"a"}"#,
             "{\"name\":\"a\",\"nam\u{65}\\u0000\":\"b\"}",
             "{\"name\":\"a\",\"\u{17f}\":\"b\"}",
+            r#"{"name":"a","x":1,"X":2}"#,
+            r#"{"name":"a","URI":"x:/b"}"#,
             r#"{"name":["a"]}"#,
             r#"{"name":7}"#,
             "{}",
@@ -187,11 +190,16 @@ mod tests {
             "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"a\"},\"param\u{17f}\":{\"name\":\"b\"}}",
             r#"{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/call","params":{"name":"b"}}"#,
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""},"params":{"name":"b"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"Method":"tools/list"}"#,
+            // A notification here, and a request for parsers that ignore case.
+            r#"{"jsonrpc":"2.0","Id":1,"method":"tools/list"}"#,
         ] {
             assert_eq!(named(&message(text)), Err(Ambiguous), "{text}");
         }
-        let both = r#"{"ref":{"name":"a","uri":"x:/a"}}"#;
-        assert_eq!(named(&of("completion/complete", both)), Err(Ambiguous));
+        for both in [r#"{"name":"a","uri":"x:/a"}"#, r#"{"name":"a","URI":"x:/a"}"#] {
+            let params = format!(r#"{{"ref":{both}}}"#);
+            assert_eq!(named(&of("completion/complete", &params)), Err(Ambiguous), "{both}");
+        }
     }
 
     #[test]
