@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
 use crate::Failure;
+use crate::breaker::Breaker;
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
@@ -61,6 +62,7 @@ struct Shared {
     headers: HeaderMap,
     pool: Pool<Connector, Full<Bytes>>,
     connections: Connections,
+    breaker: Breaker,
     settings: HttpSettings,
 }
 
@@ -132,6 +134,7 @@ impl Client {
             headers,
             pool: pool.build(connector),
             connections: Connections::new(settings.connections_max),
+            breaker: Breaker::new(),
             settings: settings.clone(),
         })))
     }
@@ -200,11 +203,7 @@ impl Client {
         let mut url = exchange.to.clone().unwrap_or_else(|| self.0.url.clone());
         for _ in 0..=REDIRECTS_MAX {
             let request = self.request(&url, exchange)?;
-            let response = match timeout(within, self.0.pool.request(request)).await {
-                Ok(Ok(response)) => response,
-                Ok(Err(error)) => return Err(self.failed(&error)),
-                Err(_) => return Err(Failure::Silent),
-            };
+            let response = self.sent(request, within).await?;
             // Only these keep the method and the body.
             if !matches!(response.status().as_u16(), 307 | 308) {
                 return Ok(response);
@@ -213,6 +212,33 @@ impl Client {
             url = location.and_then(|to| url.redirected(to)).ok_or(Failure::Redirect)?;
         }
         Err(Failure::Redirect)
+    }
+
+    /// Sends one request, unless the server is not reachable at present.
+    async fn sent(
+        &self,
+        request: Request<Full<Bytes>>,
+        within: Duration,
+    ) -> Result<Response<Incoming>, Failure> {
+        let admitted = self.0.breaker.admit().ok_or(Failure::HeldBack)?;
+        match timeout(within, self.0.pool.request(request)).await {
+            Ok(Ok(response)) => {
+                admitted.reached();
+                Ok(response)
+            }
+            Ok(Err(error)) => {
+                let failure = self.failed(&error);
+                if failure.is_of_transport() && admitted.fault() {
+                    tracing::warn!(
+                        backend = self.0.name,
+                        "an upstream server is not reachable; until it is, its exchanges fail at once"
+                    );
+                }
+                Err(failure)
+            }
+            // A slow answer is no fault of the transport.
+            Err(_) => Err(Failure::Silent),
+        }
     }
 
     fn request(&self, url: &Url, exchange: &Exchange) -> Result<Request<Full<Bytes>>, Failure> {

@@ -12,6 +12,9 @@ pub enum Failure {
     /// No connection in time.
     #[error("the upstream server could not be reached in time")]
     ConnectTimeout,
+    /// The server was not reachable, and it is not time to try again.
+    #[error("the upstream server cannot be reached at present; try again later")]
+    HeldBack,
     /// The exchanges of the backend use all its connections.
     #[error("the connections to the upstream server are all in use; try again later")]
     Busy,
@@ -43,8 +46,18 @@ impl Failure {
     pub(crate) fn is_transient(self) -> bool {
         matches!(
             self,
-            Self::Connect | Self::ConnectTimeout | Self::Busy | Self::Lost | Self::Silent
+            Self::Connect
+                | Self::ConnectTimeout
+                | Self::HeldBack
+                | Self::Busy
+                | Self::Lost
+                | Self::Silent
         )
+    }
+
+    /// Whether it is a fault of the way to the server, and not of the server.
+    pub(crate) fn is_of_transport(self) -> bool {
+        matches!(self, Self::Connect | Self::ConnectTimeout | Self::Lost)
     }
 
     /// For metrics.
@@ -52,6 +65,7 @@ impl Failure {
         match self {
             Self::NotPermitted => "not_permitted",
             Self::Connect | Self::ConnectTimeout => "unreachable",
+            Self::HeldBack => "held_back",
             Self::Busy => "busy",
             Self::Lost => "lost",
             Self::Silent => "timed_out",

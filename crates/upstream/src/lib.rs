@@ -4,6 +4,7 @@
 //! exchanges in, effects out. [`Client`] performs the exchanges: it connects only to permitted addresses,
 //! and bounds each body and each wait. Neither knows a session of Roundhouse, nor what a message is for.
 
+mod breaker;
 mod client;
 mod connector;
 mod content;

@@ -29,12 +29,13 @@ pub(crate) const REFUSED: &str = "refused";
 /// A status from 500 on.
 pub(crate) const FAILED: &str = "failed";
 
-const OUTCOMES: [&str; 10] = [
+const OUTCOMES: [&str; 11] = [
     ANSWERED,
     REFUSED,
     FAILED,
     "not_permitted",
     "unreachable",
+    "held_back",
     "busy",
     "lost",
     "timed_out",

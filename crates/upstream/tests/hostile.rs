@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use upstream::{ExchangeEvent, Failure, HeaderText, HttpSettings, Verb};
 
-use crate::server::{Answer, Server, exchange, perform};
+use crate::server::{Answer, Server, exchange, perform, perform_with};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
@@ -218,4 +218,28 @@ async fn the_url_for_messages_has_the_origin_of_the_stream() {
     assert!(matches!(&own[1], ExchangeEvent::Endpoint(_)), "{own:?}");
     let other = endpoint("http://127.0.0.1:1/messages").await;
     assert_eq!(other[1], ExchangeEvent::Failed(Failure::Redirect));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_left_alone_after_some_tries() {
+    let mut settings = Server::start(Vec::new()).await.settings();
+    settings.url = "http://127.0.0.1:1/".into();
+    let client = upstream::Client::new("test", &settings).unwrap();
+    let mut failures = Vec::new();
+    for _ in 0..7 {
+        failures.extend(perform_with(&client, exchange()).await);
+    }
+    let of = |failure| ExchangeEvent::Failed(failure);
+    assert!(failures[..5].iter().all(|event| *event == of(Failure::Connect)), "{failures:?}");
+    assert!(failures[5..].iter().all(|event| *event == of(Failure::HeldBack)), "{failures:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_answers_with_errors_is_not_left_alone() {
+    let server = Server::start(vec![response("503 Busy", "Connection: close\r\n", "")]).await;
+    let client = upstream::Client::new("test", &server.settings()).unwrap();
+    for _ in 0..9 {
+        let events = perform_with(&client, exchange()).await;
+        assert_eq!(events, [ExchangeEvent::Refused { status: 503, error: None }]);
+    }
 }

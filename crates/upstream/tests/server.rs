@@ -98,8 +98,13 @@ pub(crate) fn exchange() -> Exchange {
 
 /// The events of an exchange.
 pub(crate) async fn perform(settings: &HttpSettings, exchange: Exchange) -> Vec<ExchangeEvent> {
-    let client = Client::new("test", settings).unwrap();
+    perform_with(&Client::new("test", settings).unwrap(), exchange).await
+}
+
+/// The events of an exchange of this client.
+pub(crate) async fn perform_with(client: &Client, exchange: Exchange) -> Vec<ExchangeEvent> {
     let (sender, mut events) = mpsc::channel(1);
+    let client = client.clone();
     // Only machines make ids of exchanges.
     let (mut machine, mut effects) = (Machine::new(0), Vec::new());
     machine.send(protocol::Notification::new(protocol::Method::Ping, None).into(), &mut effects);
