@@ -118,3 +118,60 @@ impl IssuerKeys {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+
+    use crate::http::Http;
+
+    use super::*;
+
+    fn keys_at(url: &str) -> Arc<IssuerKeys> {
+        let place = KeyPlace { issuer: url.to_owned(), jwks_url: format!("{url}/keys") };
+        IssuerKeys::new(place, Http::default().client().unwrap().clone())
+    }
+
+    /// Answers one request with an empty set.
+    fn serve_once() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            let head = BufReader::new(&connection).lines();
+            head.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+            let answer =
+                b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{\"keys\":[]}";
+            connection.write_all(answer).unwrap();
+        });
+        url
+    }
+
+    #[test]
+    fn a_fetch_whose_runtime_has_ended_is_begun_again() {
+        let keys = keys_at("http://127.0.0.1:1");
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().start_paused(true).build().unwrap()
+        };
+        let begun = runtime().block_on(async { matches!(keys.find(|_| true), Keys::Coming(_)) });
+        assert!(begun);
+        runtime().block_on(async {
+            tokio::time::advance(Duration::from_secs(11)).await;
+            let Keys::Coming(fetch) = keys.find(|_| true) else { panic!("no fetch") };
+            assert!(fetch.has_changed().is_ok(), "the fetch has ended with its runtime");
+        });
+    }
+
+    #[tokio::test]
+    async fn after_a_fetch_that_succeeded_old_keys_are_waited_for() {
+        let keys = keys_at(&serve_once());
+        let Keys::Coming(mut fetch) = keys.find(|_| true) else { panic!("no fetch") };
+        while fetch.changed().await.is_ok() {}
+        assert!(matches!(keys.find(|_| true), Keys::Here(_)));
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(301)).await;
+        assert!(matches!(keys.find(|_| true), Keys::Coming(_)));
+    }
+}

@@ -178,4 +178,23 @@ mod tests {
         assert_eq!(set(&left_out).count(), 0);
         assert!(KeySet::parse(b"{}").is_err() && KeySet::parse(b"[]").is_err());
     }
+
+    #[test]
+    fn the_curve_of_a_key_decides_and_a_set_is_bounded() {
+        let ec = |curve: &str| {
+            format!(r#"{{"kty":"EC","crv":"{curve}","x":"AA","y":"AA","kid":"{curve}"}}"#)
+        };
+        let set_of_two = set(&[&ec("P-256"), &ec("P-384")]);
+        for (alg, kid, is_found) in [
+            (Algorithm::ES256, "P-256", true),
+            (Algorithm::ES384, "P-384", true),
+            (Algorithm::ES384, "P-256", false),
+            (Algorithm::ES256, "P-384", false),
+            (Algorithm::EdDSA, "P-256", false),
+        ] {
+            assert_eq!(set_of_two.find(&header(alg, Some(kid))).is_ok(), is_found, "{alg:?} {kid}");
+        }
+        let many = vec![ec("P-256"); KEYS_MAX + 1];
+        assert_eq!(set(&many.iter().map(String::as_str).collect::<Vec<_>>()).count(), KEYS_MAX);
+    }
 }
