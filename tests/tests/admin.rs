@@ -185,6 +185,27 @@ async fn a_credential_may_do_what_its_role_allows_until_it_ends_or_is_removed() 
 }
 
 #[tokio::test]
+async fn a_token_whose_file_alone_changes_counts_and_the_former_one_does_not() -> Result<()> {
+    let file = token_file(TOKEN)?;
+    let node = Node::start(&Setup::config(DEMO).with("admin.token_file", file.path().display()))?;
+    until(&node, TOKEN, Result::is_ok).await?;
+    std::fs::write(file.path(), "another-token-for-operators")?;
+    until(&node, "another-token-for-operators", Result::is_ok).await?;
+    let refused = ask(&node, &["nodes"], Some(TOKEN)).await?.unwrap_err();
+    ensure!(refused.contains("401"), "{refused}");
+    // A file without a token changes nothing.
+    std::fs::write(file.path(), "")?;
+    let until = Instant::now() + PATIENCE;
+    while !node.output().contains("the settings were not applied") {
+        ensure!(Instant::now() < until, "{}", node.output());
+        sleep(Duration::from_millis(100)).await;
+    }
+    ensure!(ask(&node, &["nodes"], Some("another-token-for-operators")).await?.is_ok());
+    ensure!(!node.output().contains("token-for-operators"), "a token is in the log");
+    Ok(())
+}
+
+#[tokio::test]
 async fn metrics_need_a_credential_if_the_settings_say_so_and_probes_never_do() -> Result<()> {
     let token = token_file(TOKEN)?;
     let setup = Setup::config(DEMO)
@@ -292,11 +313,15 @@ async fn each_command_prints_a_table_or_json_of_one_node() -> Result<()> {
         "leaving",
         "limits",
         "name",
+        "nodes",
         "session_bytes",
         "sessions",
         "stored_bytes",
     ];
     ensure!(keys(tenant) == expected, "{tenant}");
+    let [of_node] = &**list(tenant, "nodes")? else { bail!("{tenant}") };
+    let expected = ["children", "limits", "node", "session_bytes", "sessions", "stored_bytes"];
+    ensure!(keys(of_node) == expected && of_node["sessions"] == 1, "{of_node}");
 
     let sessions = json_of(&node, &["sessions", "--tenant", "demo"]).await?;
     let [listed] = &**list(&sessions, "sessions")? else { bail!("{sessions}") };

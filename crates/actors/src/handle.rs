@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use backends::Backends;
+use budget::Budget;
 use cluster::{Cluster, Membership, Revocations};
 use conversation::Refusal;
 use ownership::SessionRequest;
@@ -20,7 +21,7 @@ use tokio::time::timeout;
 use crate::held::until_sessions_can_be_created;
 use crate::limits::NodeLimits;
 use crate::node::Node;
-use crate::node_context::NodeContext;
+use crate::node_context::{ContextParts, NodeContext};
 use crate::overview::Overview;
 use crate::principal_digest::PrincipalDigests;
 use crate::relief::{relieve_tenants, show_tenants};
@@ -50,6 +51,8 @@ pub struct NodeParts {
     pub membership: Membership,
     /// The budget of the bytes that sessions keep.
     pub session_bytes: SessionBytes,
+    /// The server processes of the tenants, which operators see; `None` if they are not counted.
+    pub children: Option<Budget>,
     /// Whether the store keeps its records in the memory of this process, for this node only. A
     /// session that left memory would release little, and would no longer be counted: none does.
     pub store_is_in_process: bool,
@@ -77,6 +80,7 @@ impl NodeParts {
             cares: HashMap::new(),
             membership,
             session_bytes,
+            children: None,
             store_is_in_process: false,
             tenant_sessions_max: HashMap::new(),
             tenant_labels: TenantLabels::default(),
@@ -107,6 +111,7 @@ impl Handle {
             cares,
             membership,
             session_bytes,
+            children,
             store_is_in_process,
             tenant_sessions_max,
             tenant_labels,
@@ -121,16 +126,18 @@ impl Handle {
         let settings = if store_is_in_process { settings.without_sleep() } else { settings };
         let cluster = membership.cluster().clone();
         let bytes = session_bytes.clone();
-        let context = NodeContext::new(
+        let digests = PrincipalDigests::new(&digest_secrets);
+        let context = NodeContext::new(ContextParts {
             settings,
             store,
             backends,
             cares,
             cluster,
             session_bytes,
-            PrincipalDigests::new(&digest_secrets),
-        );
-        let context = context.with_traces(traces);
+            children,
+            digests,
+            traces,
+        });
         let node = Arc::new(Node::new(context, tenant_sessions_max));
         tokio::spawn(show_tenants(bytes.clone(), tenant_labels, Arc::downgrade(&node)));
         tokio::spawn(share_limits(Arc::downgrade(&node)));

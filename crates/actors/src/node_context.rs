@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use backends::Backends;
+use budget::Budget;
 use cluster::Cluster;
 use ownership::machine::LeaseSnapshot;
 use protocol::SessionId;
@@ -32,6 +33,8 @@ pub(crate) struct NodeContext {
     pub(crate) cluster: Cluster,
     /// The budget of the bytes that sessions keep.
     pub(crate) session_bytes: SessionBytes,
+    /// The server processes of the tenants, if they are counted.
+    pub(crate) children: Option<Budget>,
     /// Begins the spans of requests that are traced.
     pub(crate) traces: Traces,
     /// What the sessions that fell asleep here keep in the store.
@@ -46,36 +49,38 @@ pub(crate) struct NodeContext {
     tag: Box<str>,
 }
 
+/// What a context is made of. See [`NodeContext`].
+pub(crate) struct ContextParts {
+    pub(crate) settings: Settings,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) backends: Backends,
+    pub(crate) cares: HashMap<Arc<str>, Care>,
+    pub(crate) cluster: Cluster,
+    pub(crate) session_bytes: SessionBytes,
+    pub(crate) children: Option<Budget>,
+    pub(crate) digests: PrincipalDigests,
+    pub(crate) traces: Traces,
+}
+
 impl NodeContext {
-    pub(crate) fn new(
-        settings: Settings,
-        store: Arc<dyn Store>,
-        backends: Backends,
-        cares: HashMap<Arc<str>, Care>,
-        cluster: Cluster,
-        session_bytes: SessionBytes,
-        digests: PrincipalDigests,
-    ) -> Self {
+    pub(crate) fn new(parts: ContextParts) -> Self {
+        let ContextParts { settings, cares, .. } = parts;
         Self {
             limits: Arc::new(settings.limits()),
             bounds: settings.sink_bounds(),
             tag: tag(&settings.node_tag),
             settings,
-            store,
-            backends,
-            cluster,
-            session_bytes,
-            traces: Traces::default(),
+            store: parts.store,
+            backends: parts.backends,
+            cluster: parts.cluster,
+            session_bytes: parts.session_bytes,
+            children: parts.children,
+            traces: parts.traces,
             sleeping_bytes: SleepingBytes::default(),
             tombstones: Arc::default(),
-            digests,
+            digests: parts.digests,
             cares: RwLock::new(cares),
         }
-    }
-
-    /// The same with spans for requests that are traced.
-    pub(crate) fn with_traces(self, traces: Traces) -> Self {
-        Self { traces, ..self }
     }
 
     /// The generation of this node's lease if the node may act for its sessions now. No round trip.

@@ -14,11 +14,12 @@ use store::Lease;
 use telemetry::Readiness;
 
 use crate::node::Node;
-use crate::routing::{CallProblem, NodeState, call_end, call_list, call_state};
+use crate::routing::{CallProblem, NodeState, call_end, call_list, call_state, call_tenants};
 use crate::session_summary::{SessionPage, SessionQuery, SessionSummary};
 use crate::sessions_here::{self, EndOutcome};
 use crate::short_id::{ShortId, Target};
 use crate::takeover::{end_ownerless, until_claimed};
+use crate::tenants_here::{self, TenantFigures};
 
 /// The most lookups of a session whose owner changes meanwhile.
 const LOOKS: usize = 3;
@@ -104,20 +105,24 @@ impl Overview {
         let _ = self.0.readiness.set(readiness);
     }
 
-    /// The tenants of which this node has sessions, with their number.
-    pub fn sessions_by_tenant(&self) -> Vec<(Arc<str>, usize)> {
-        self.0.registry.sessions_by_tenant()
-    }
-
-    /// The bytes that the sessions of a tenant keep on this node, and the most that they may keep.
-    pub fn session_bytes(&self, tenant: &str) -> Option<(usize, usize)> {
-        let share = self.0.context.session_bytes.share(tenant)?;
-        Some((share.used(), share.max()))
-    }
-
-    /// The bytes that the sessions of a tenant keep in the store, as far as this node knows.
-    pub fn stored_bytes(&self, tenant: &str) -> usize {
-        self.0.context.session_bytes.used_in_store(tenant)
+    /// The figures of the tenants, of each node that could be asked, in the order of the nodes' names.
+    pub async fn tenants(&self) -> (Vec<(Arc<str>, Vec<TenantFigures>)>, Vec<Unasked>) {
+        let leases = self.peers();
+        let of_peers = leases.iter().map(async |lease| match self.peer(lease) {
+            Ok(peer) => call_tenants(&peer).await.map_err(|problem| unasked(lease, problem)),
+            Err(unasked) => Err(unasked),
+        });
+        let of_peers = join_all(of_peers).await;
+        let mut nodes = vec![(self.name(), tenants_here::list(&self.0))];
+        let mut all_unasked = Vec::new();
+        for (lease, figures) in leases.into_iter().zip(of_peers) {
+            match figures {
+                Ok(figures) => nodes.push((lease.name, figures)),
+                Err(unasked) => all_unasked.push(unasked),
+            }
+        }
+        nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
+        (nodes, all_unasked)
     }
 
     /// The name of this node.

@@ -1,4 +1,4 @@
-//! What the record of a session says of its client: a digest of the principal.
+//! What the record of a session, and the lists of operators, have of its client: a digest of the principal.
 //!
 //! The digest also covers the time of the client's last revocation. So a session that was opened before
 //! that time is another client's, wherever its record is read, and no list of sessions is needed.
@@ -14,18 +14,28 @@ const AFTER: &[u8] = b"revoked:";
 pub(crate) struct PrincipalDigests {
     /// The present key, then former ones. Without any, digests are not keyed.
     keys: Vec<hmac::Key>,
+    /// The key of the digests that operators see. A digest in a list is none that a record has.
+    shown: Option<hmac::Key>,
 }
 
 impl PrincipalDigests {
     /// Digests with the first of these secrets; those with the others are recognised.
     pub(crate) fn new(secrets: &[Box<[u8]>]) -> Self {
-        let key = |secret: &[u8]| {
-            // The secret has another use; this key has none.
-            let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
-            let derived = hmac::sign(&secret, b"roundhouse digest of principals 1");
-            hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref())
+        // Without a secret there is no peer: the digests of this process are compared with no others.
+        let random = ring::rand::SystemRandom::new();
+        let shown = match secrets.first() {
+            Some(secret) => Some(derived(secret, b"roundhouse principals in lists 1")),
+            None => hmac::Key::generate(hmac::HMAC_SHA256, &random).ok(),
         };
-        Self { keys: secrets.iter().map(|secret| key(secret)).collect() }
+        let key = |secret: &[u8]| derived(secret, b"roundhouse digest of principals 1");
+        Self { keys: secrets.iter().map(|secret| key(secret)).collect(), shown }
+    }
+
+    /// The digest of a principal for operators. Nodes with the same present secret show the same. `None`
+    /// if the system gave no random number for a key.
+    pub(crate) fn shown(&self, principal: &Principal) -> Option<u64> {
+        let digest = hmac::sign(self.shown.as_ref()?, principal.name().as_bytes());
+        Some(digest.as_ref().iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte)))
     }
 
     /// The digest of a principal that was revoked last at this time. `plain`: a node that reads it may run
@@ -43,6 +53,12 @@ impl PrincipalDigests {
         self.keys.iter().any(|key| keyed(key, principal, revoked_ms) == held)
             || unkeyed(principal, revoked_ms) == held
     }
+}
+
+/// A key with one use, from a secret that has others.
+fn derived(secret: &[u8], purpose: &[u8]) -> hmac::Key {
+    let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&secret, purpose).as_ref())
 }
 
 fn keyed(key: &hmac::Key, principal: &Principal, revoked_ms: u64) -> Digest {
@@ -92,6 +108,24 @@ mod tests {
         assert!(!digests(&["two"]).is_of(keyed, &ada, 0));
         assert!(!digests(&[]).is_of(keyed, &ada, 0));
         assert_ne!(keyed.0, ada.digest(), "a reader of the record could try names");
+    }
+
+    #[test]
+    fn operators_see_a_digest_that_only_nodes_with_the_secret_can_compute() {
+        let (ada, bob) = (Principal::named("key:ada"), Principal::named("key:bob"));
+        let (one, again, rotated) =
+            (digests(&["one"]), digests(&["one"]), digests(&["two", "one"]));
+        let shown = one.shown(&ada).unwrap();
+        assert_eq!(again.shown(&ada), Some(shown));
+        assert_ne!(one.shown(&bob), Some(shown));
+        assert_ne!(rotated.shown(&ada), Some(shown), "the present secret counts");
+        let first_bits = |digest: [u8; 32]| u64::from_be_bytes(digest[..8].try_into().unwrap());
+        assert_ne!(shown, first_bits(ada.digest()), "a reader of the list could try names");
+        assert_ne!(shown, first_bits(one.make(&ada, 0, false).0), "a reader of Redis has it");
+        let (alone, other) = (digests(&[]), digests(&[]));
+        assert_eq!(alone.shown(&ada), alone.shown(&ada));
+        assert_ne!(alone.shown(&ada), other.shown(&ada), "each process has a key of its own");
+        assert_ne!(alone.shown(&ada), Some(first_bits(ada.digest())));
     }
 
     #[test]

@@ -93,6 +93,8 @@ struct Slots {
     /// The shares of tenants that have no settings here, while they have slots. A take-over can
     /// bring sessions of such tenants.
     unnamed: HashMap<Arc<str>, Share>,
+    /// The most sessions of each tenant that was named.
+    maxima: HashMap<Arc<str>, usize>,
     /// The number of taken slots.
     taken: usize,
 }
@@ -102,7 +104,7 @@ impl Slots {
     /// part has a smaller part.
     fn new(sessions_max: usize, tenants: impl ExactSizeIterator<Item = (Arc<str>, usize)>) -> Self {
         let budget = Budget::new(sessions_max, []);
-        let mut slots = Self { budget, unnamed: HashMap::new(), taken: 0 };
+        let mut slots = Self { budget, unnamed: HashMap::new(), maxima: HashMap::new(), taken: 0 };
         slots.divide(tenants);
         slots
     }
@@ -110,11 +112,12 @@ impl Slots {
     /// Divides half of the slots anew.
     fn divide(&mut self, tenants: impl ExactSizeIterator<Item = (Arc<str>, usize)>) {
         let (sessions_max, count) = (self.budget.max(), tenants.len());
-        let shares = tenants.map(|(tenant, most)| {
+        self.maxima = tenants.collect();
+        let shares = self.maxima.iter().map(|(tenant, most)| {
             let ShareLimits { min, .. } =
-                ShareLimits::of_one(sessions_max, count, usize::MAX, Some(most));
+                ShareLimits::of_one(sessions_max, count, usize::MAX, Some(*most));
             // Restored sessions may exceed the tenant's maximum.
-            (tenant, ShareLimits { min, max: sessions_max })
+            (Arc::clone(tenant), ShareLimits { min, max: sessions_max })
         });
         let shares: Vec<_> = shares.collect();
         // A tenant that had sessions before it had settings goes on with the same share.
@@ -344,6 +347,11 @@ impl Registry {
         let named = slots.budget.shares();
         let all = named.iter().chain(slots.unnamed.values());
         all.map(|share| (Arc::clone(share.tenant()), share.used())).collect()
+    }
+
+    /// The most sessions of each tenant that the settings have.
+    pub(crate) fn sessions_maxima(&self) -> HashMap<Arc<str>, usize> {
+        lock(&self.slots).maxima.clone()
     }
 
     /// Whether this node hands over or ends its sessions.

@@ -22,7 +22,9 @@ use bytes::Bytes;
 use cluster::{Peer, Versions};
 
 pub(crate) use self::opening::create_at_peer;
-pub(crate) use self::operator_calls::{CallProblem, NodeState, call_end, call_list, call_state};
+pub(crate) use self::operator_calls::{
+    CallProblem, NodeState, call_end, call_list, call_state, call_tenants,
+};
 pub(crate) use self::request::{Owner, RoutedRequest};
 pub(crate) use self::serving::PeerService;
 pub(crate) use self::sharing::share_limits;

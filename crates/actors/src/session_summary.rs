@@ -11,7 +11,7 @@ pub struct SessionSummary {
     pub id: ShortId,
     /// The tenant.
     pub tenant: Arc<str>,
-    /// The first 64 bits of the digest of the principal; `None` for clients of an open endpoint.
+    /// The first 64 bits of a keyed digest of the principal; `None` for clients of an open endpoint.
     pub principal: Option<u64>,
     /// The negotiated revision; empty before the handshake.
     pub revision: String,

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::ReplyEvent;
 use crate::node::Node;
+use crate::principal_digest::PrincipalDigests;
 use crate::session::{LocalReply, SessionHandle};
 use crate::session_summary::{Activity, SessionPage, SessionQuery, SessionSummary};
 use crate::short_id::{ShortId, Target};
@@ -48,7 +49,9 @@ pub(crate) async fn list(node: &Arc<Node>, query: SessionQuery) -> SessionPage {
     // A node has very many sessions, and hashes the id of each.
     let found = tokio::task::spawn_blocking(move || find_page(&searched, &query)).await;
     let Ok((found, has_more)) = found else { return SessionPage::default() };
-    let sessions = found.into_iter().map(async |(id, session)| summary(id, &session).await);
+    let digests = &node.context.digests;
+    let sessions =
+        found.into_iter().map(async |(id, session)| summary(id, &session, digests).await);
     SessionPage { sessions: join_all(sessions).await, has_more }
 }
 
@@ -73,14 +76,20 @@ fn find_page(node: &Node, query: &SessionQuery) -> (BTreeMap<ShortId, Arc<Sessio
     (page, has_more)
 }
 
-async fn summary(id: ShortId, session: &SessionHandle) -> SessionSummary {
+async fn summary(
+    id: ShortId,
+    session: &SessionHandle,
+    digests: &PrincipalDigests,
+) -> SessionSummary {
     let handshake = session.handshake();
     let principal = session.principal();
     let client = handshake.and_then(|handshake| handshake.client.as_ref());
     SessionSummary {
         id,
         tenant: Arc::clone(session.tenant()),
-        principal: (!principal.is_anonymous()).then(|| first_bits(&principal.digest())),
+        principal: Some(principal)
+            .filter(|principal| !principal.is_anonymous())
+            .and_then(|p| digests.shown(p)),
         revision: handshake.map_or("", |handshake| handshake.revision.as_str()).to_owned(),
         client: client.map_or("", |client| client.as_str()).to_owned(),
         activity: activity(session).await,
@@ -91,10 +100,6 @@ async fn activity(session: &SessionHandle) -> Option<Activity> {
     let (sender, told) = oneshot::channel();
     session.ask_activity(sender);
     timeout(TELL, told).await.ok()?.ok()
-}
-
-fn first_bits(digest: &[u8; 32]) -> u64 {
-    digest.iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
 
 /// Ends a session that is on this node, as a DELETE of its client would.

@@ -9,7 +9,6 @@ use actix_http::header::{self, HeaderValue};
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response, StatusCode};
 use actors::Handle;
 use audit::Held;
-use budget::Budget;
 use bytes::Bytes;
 use telemetry::{METRICS_CONTENT_TYPE, Readiness, metrics_text};
 use tenants::Tenants;
@@ -60,8 +59,6 @@ pub(crate) struct Operated {
 pub(crate) struct ServedClients {
     pub(crate) handle: Handle,
     pub(crate) tenants: Tenants,
-    /// The server processes of the tenants, if there are any.
-    pub(crate) children: Option<Budget>,
     pub(crate) records: OperatorRecords,
 }
 
@@ -166,14 +163,14 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
         Ok(operator) => operator,
         Err(refused) => return refused.into_json(),
     };
-    let Some(ServedClients { handle, tenants, children, records }) = operated.served.get() else {
+    let Some(ServedClients { handle, tenants, records }) = operated.served.get() else {
         return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
     };
     let Ok(_performed) = operated.performed.try_acquire() else {
         let why = "the node performs too many requests of operators already; ask again";
         return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why));
     };
-    let listed = Listed { overview: handle.overview(), tenants, children: children.as_ref() };
+    let listed = Listed { overview: handle.overview(), tenants };
     let (action, object) = (request.action(), request.object());
     let unrecorded =
         |held: Held| json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string()));
@@ -219,7 +216,7 @@ async fn revocations(head: &RequestHead, operated: &Operated) -> Response<Body> 
         Ok(operator) => operator,
         Err(refused) => return refused.into_json(),
     };
-    let Some(ServedClients { handle, tenants, records, .. }) = operated.served.get() else {
+    let Some(ServedClients { handle, tenants, records }) = operated.served.get() else {
         return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
     };
     let wanted = match Wanted::read(head.uri.query().unwrap_or_default()) {

@@ -9,12 +9,12 @@ use actors::{
     EndProblem, Ended, Listing, NodeSummary, Overview, PAGE_MAX, SessionQuery, SessionSummary,
     ShortId, Target, Unasked,
 };
-use budget::Budget;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
-use tenants::{Access, Tenant, Tenants};
+use tenants::Tenants;
 
 use crate::admin_credentials::Role;
+use crate::admin_tenants;
 
 /// What all paths of this file begin with.
 pub(crate) const PREFIX: &str = "/v1/";
@@ -32,7 +32,6 @@ const LISTED: &str = "listed";
 pub(crate) struct Listed<'a> {
     pub(crate) overview: Overview,
     pub(crate) tenants: &'a Tenants,
-    pub(crate) children: Option<&'a Budget>,
 }
 
 /// A request of an operator, read and not judged.
@@ -148,8 +147,7 @@ impl ApiRequest {
     /// What it is about. No session's id is in it.
     pub(crate) fn object(&self) -> String {
         match self {
-            Self::Nodes => "cluster".to_owned(),
-            Self::Tenants => "node".to_owned(),
+            Self::Nodes | Self::Tenants => "cluster".to_owned(),
             Self::Sessions(SessionQuery { tenant, .. }) => {
                 tenant.as_deref().unwrap_or("all tenants").to_owned()
             }
@@ -166,15 +164,9 @@ impl ApiRequest {
                 (LISTED, ApiAnswer::ok(json!({ "nodes": nodes, "unasked": names(unasked) })))
             }
             Self::Tenants => {
-                let by_tenant = listed.overview.sessions_by_tenant();
-                let all = listed.tenants.by_name();
-                let sessions = |name: &str| {
-                    let found = by_tenant.iter().find(|(tenant, _)| **tenant == *name);
-                    found.map_or(0, |(_, sessions)| *sessions)
-                };
-                let all = all.iter().map(|one| tenant(one, sessions(&one.name), &listed));
-                let node = named(&listed.overview.name()).to_owned();
-                (LISTED, ApiAnswer::ok(json!({ "node": node, "tenants": all.collect::<Vec<_>>() })))
+                let (nodes, unasked) = listed.overview.tenants().await;
+                let tenants = admin_tenants::tenants(&listed.tenants.by_name(), nodes);
+                (LISTED, ApiAnswer::ok(json!({ "tenants": tenants, "unasked": names(unasked) })))
             }
             Self::Sessions(query) => {
                 let Listing { sessions, next, unasked } = listed.overview.sessions(query).await;
@@ -229,7 +221,8 @@ fn not_ended(problem: EndProblem) -> (&'static str, ApiAnswer) {
     }
 }
 
-fn named(node: &str) -> &str {
+/// The name of a node for operators.
+pub(crate) fn named(node: &str) -> &str {
     if node.is_empty() { NAMELESS } else { node }
 }
 
@@ -251,37 +244,6 @@ fn node(node: NodeSummary) -> Value {
         "version": node.version,
         "ready": node.reasons.as_ref().map(Vec::is_empty),
         "reasons": node.reasons,
-    })
-}
-
-fn tenant(tenant: &Tenant, sessions: usize, listed: &Listed<'_>) -> Value {
-    let (auth, keys) = match &tenant.access {
-        Access::Open => (vec!["open"], None),
-        Access::Authenticated(credentials) => {
-            let keys = credentials.keys.as_ref().map(|_| "keys");
-            let oauth = credentials.oauth.as_ref().map(|_| "oauth");
-            let count = credentials.keys.as_ref().map(|keys| keys.count());
-            (keys.into_iter().chain(oauth).collect(), count)
-        }
-    };
-    let name = &*tenant.name;
-    let bytes = listed.overview.session_bytes(name);
-    let children = listed.children.and_then(|children| children.share(name));
-    json!({
-        "name": name,
-        "auth": auth,
-        "keys": keys,
-        "hosts": tenant.hosts,
-        "leaving": tenant.is_leaving,
-        "sessions": sessions,
-        "session_bytes": bytes.map(|(used, _)| used),
-        "stored_bytes": listed.overview.stored_bytes(name),
-        "children": children.as_ref().map(|children| children.used()),
-        "limits": {
-            "sessions_max": tenant.sessions_max,
-            "session_bytes_max": bytes.map(|(_, max)| max),
-            "children_max": children.as_ref().map(|children| children.max()),
-        },
     })
 }
 

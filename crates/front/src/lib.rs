@@ -13,6 +13,7 @@ mod admin_credentials;
 mod admin_host;
 mod admin_revocations;
 mod admin_server;
+mod admin_tenants;
 mod audit_reading;
 mod audited;
 mod authentication;

@@ -65,7 +65,6 @@ pub struct Operators {
     drain: Arc<Drain>,
     served: Arc<OnceLock<ServedClients>>,
     credentials: AdminCredentials,
-    children: Option<Budget>,
 }
 
 impl Operators {
@@ -89,17 +88,12 @@ impl Operators {
         let (bound, address) =
             Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
         let server = AdminServer::start(bound, address, operated);
-        Ok(Self { server, tls: None, drain, served, credentials, children: None })
+        Ok(Self { server, tls: None, drain, served, credentials })
     }
 
     /// Has clients served over TLS.
     pub fn with_tls(self, tls: Option<Tls>) -> Self {
         Self { tls, ..self }
-    }
-
-    /// Lets operators see how many server processes each tenant has. Call it before clients are served.
-    pub fn show_children(&mut self, children: Budget) {
-        self.children = Some(children);
     }
 
     /// The credentials of operators, which may be replaced while the node runs.
@@ -140,9 +134,9 @@ impl Operators {
         let tls = self.tls.clone();
         let clients = client_server(settings, front, by_address, tls, listener).map_err(&failed)?;
         // Clients are served once.
-        let (tenants, children) = (tenants.clone(), self.children.clone());
+        let tenants = tenants.clone();
         let records = OperatorRecords::new(reporting.audit.recorder());
-        let _ = self.served.set(ServedClients { handle, tenants, children, records });
+        let _ = self.served.set(ServedClients { handle, tenants, records });
         Ok((address, Listening::start(clients)))
     }
 

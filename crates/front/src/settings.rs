@@ -161,8 +161,8 @@ pub struct AdminSettings {
     /// IP addresses; any other is answered 403.
     pub allowed_hosts: Vec<String>,
     /// A file that holds a token, which others may not read (mode 600 or 640): a credential with the
-    /// role `operate`, whose name in logs is `admin.token_file`. The file is read at the start, and each
-    /// time that changed settings are applied.
+    /// role `operate`, whose name in logs is `admin.token_file`. The file is read at the start. A changed
+    /// file is applied as changed settings are.
     pub token_file: PathBuf,
     /// The credentials of operators, by name. Without any, and without `token_file`, all requests that
     /// need one are answered 403 on a port, and accepted from every client of a Unix socket.

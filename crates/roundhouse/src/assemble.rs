@@ -53,6 +53,7 @@ impl Plan {
             cares: self.cares(),
             membership,
             session_bytes: self.budgets.session_bytes.clone(),
+            children: Some(self.budgets.children.clone()),
             store_is_in_process: !self.store_is_shared,
             tenant_sessions_max: self.tenant_sessions_max(),
             tenant_labels: self.tenant_labels.clone(),
@@ -226,9 +227,8 @@ impl Plan {
         let readiness = Readiness::waiting_for("starting");
         // Probes are answered from now on: a node that waits for its store is alive and not ready.
         let served_tls = self.tls(&readiness)?;
-        let mut operators = Operators::serve(&self.settings.admin, readiness.clone())?
+        let operators = Operators::serve(&self.settings.admin, readiness.clone())?
             .with_tls(served_tls.as_ref().map(|served| served.tls.clone()));
-        operators.show_children(self.budgets.children.clone());
         let credentials = operators.credentials();
         let mut stop = pin!(stop);
         readiness.hold(WAITING);

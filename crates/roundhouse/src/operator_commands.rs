@@ -56,9 +56,10 @@ const NODES: [Column; 6] = [
     }),
 ];
 
-const TENANTS: [Column; 6] = [
+const TENANTS: [Column; 7] = [
     ("TENANT", |tenant| text(&tenant["name"])),
     ("AUTH", |tenant| words(&tenant["auth"])),
+    ("NODES", |tenant| tenant["nodes"].as_array().map_or(0, Vec::len).to_string()),
     ("SESSIONS", |tenant| of(&tenant["sessions"], &tenant["limits"]["sessions_max"])),
     ("BYTES", |tenant| of(&tenant["session_bytes"], &tenant["limits"]["session_bytes_max"])),
     ("CHILDREN", |tenant| of(&tenant["children"], &tenant["limits"]["children_max"])),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -78,6 +78,38 @@ async fn a_node_lists_and_ends_the_sessions_of_all_nodes() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_node_lists_what_a_tenant_uses_on_all_nodes() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let cluster = three(&token).await?;
+    let mut clients = Vec::new();
+    for node in [0, 1, 1, 2] {
+        clients.push(cluster.open(node, NEWEST).await?);
+    }
+    for node in 0..3 {
+        let tenants = json_of(cluster.node(node)?, &["tenants"]).await?;
+        let [demo] = &**list(&tenants, "tenants")? else { bail!("{tenants}") };
+        ensure!(demo["sessions"] == 4 && list(&tenants, "unasked")?.is_empty(), "{tenants}");
+        let figures =
+            list(demo, "nodes")?.iter().map(|one| (one["node"].as_str(), &one["sessions"]));
+        let figures: Vec<_> = figures.collect();
+        let expected = [(Some("one"), 1), (Some("three"), 1), (Some("two"), 2)];
+        ensure!(figures.iter().zip(expected).all(|(one, of)| one.0 == of.0 && *one.1 == of.1));
+        let sum = |figure: &str| -> u64 {
+            let nodes = demo["nodes"].as_array().into_iter().flatten();
+            nodes.filter_map(|node| node.pointer(figure)?.as_u64()).sum()
+        };
+        for figure in ["/stored_bytes", "/session_bytes", "/limits/sessions_max"] {
+            let all = demo.pointer(figure).and_then(Value::as_u64);
+            ensure!(all == Some(sum(figure)), "{figure}: {demo}");
+        }
+        ensure!(sum("/limits/sessions_max") > 0, "{demo}");
+    }
+    let table = ask(cluster.node(1)?, &["tenants"], Some(TOKEN)).await?;
+    ensure!(table.clone().is_ok_and(|table| table.contains("4/")), "{table:?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_session_that_sleeps_is_ended_by_its_id() -> Result<()> {
     let token = token_file(TOKEN)?;
     let setup = || {
@@ -135,13 +167,20 @@ async fn a_node_that_does_not_answer_is_named_and_delays_no_probe() -> Result<()
         let status = asked.await??;
         ensure!(status == 200 || status == 503, "{status}");
     }
-    let sessions = json_of(any, &["sessions"]).await?;
+    let (sessions, tenants) = (["sessions"], ["tenants"]);
+    let (sessions, tenants) = tokio::join!(json_of(any, &sessions), json_of(any, &tenants));
+    let (sessions, tenants) = (sessions?, tenants?);
     ensure!(list(&sessions, "sessions")?.len() == 1, "{sessions}");
+    ensure!(tenants["tenants"][0]["sessions"] == 1, "{tenants}");
     let gone = json_of(any, &["end-session", "0123456789abcdef", "--tenant", "demo"]).await;
     frozen.signal(Signal::CONT)?;
     // Its lease may have ended meanwhile: then it is no node of the cluster.
     let unasked = list(&sessions, "unasked")?;
-    let is_named = unasked.iter().any(|one| one["node"] == "three");
+    let is_frozen = |one: &Value| one["node"] == "three";
+    let is_named = unasked.iter().any(is_frozen);
+    let lacks_its_figures = !list(&tenants["tenants"][0], "nodes")?.iter().any(is_frozen);
+    ensure!(lacks_its_figures, "{tenants}");
+    ensure!(list(&tenants, "unasked")?.iter().any(is_frozen) == is_named, "{tenants} {sessions}");
     let told = gone.unwrap_err().to_string();
     ensure!(is_named || told.contains("404"), "{sessions}");
     ensure!(!is_named || told.contains("three") || told.contains("404"), "{told}");

@@ -17,14 +17,15 @@ use tokio_util::task::AbortOnDropHandle;
 use super::OPERATOR_CALLS;
 use super::messages::{self, RequestKind};
 use super::operator_messages::{
-    CallKind, Doing, End, EndedSession, List, Named, OperatorCall, OperatorReply, Outcome,
-    OutcomeKind, Page, ReplyKind, Session, ShortIds, State,
+    Amount, CallKind, Doing, End, EndedSession, List, Named, OperatorCall, OperatorReply, Outcome,
+    OutcomeKind, Page, ReplyKind, Session, ShortIds, State, Tenant, Tenants,
 };
 use crate::metrics;
 use crate::node::Node;
 use crate::session_summary::{Activity, SessionPage, SessionQuery, SessionSummary};
 use crate::sessions_here::{self, END_PATIENCE, EndOutcome, PAGE_MAX};
 use crate::short_id::{ShortId, Target};
+use crate::tenants_here::{self, Figure, TenantFigures};
 
 /// How long a peer may take to answer: longer than the end of a session may take.
 const ANSWER: Duration = Duration::from_millis(END_PATIENCE.as_millis() as u64 + 1_000);
@@ -113,6 +114,16 @@ pub(crate) async fn call_state(peer: &Peer) -> Result<NodeState, CallProblem> {
     }
 }
 
+/// Asks a peer for the figures of its tenants.
+pub(crate) async fn call_tenants(peer: &Peer) -> Result<Vec<TenantFigures>, CallProblem> {
+    match call(peer, CallKind::Tenants(())).await? {
+        ReplyKind::Tenants(Tenants { tenants }) => {
+            Ok(tenants.into_iter().map(TenantFigures::from).collect())
+        }
+        _ => Err(CallProblem::NoAnswer),
+    }
+}
+
 async fn call(peer: &Peer, kind: CallKind) -> Result<ReplyKind, CallProblem> {
     if peer.payload_version().is_some_and(|version| version < OPERATOR_CALLS) {
         return Err(CallProblem::OlderProgram);
@@ -157,6 +168,10 @@ pub(super) fn serve(node: &Arc<Node>, call: OperatorCall) -> Option<Box<dyn Repl
             let state = State { version, knows, reasons: reasons.unwrap_or_default() };
             spawn(async move { ReplyKind::State(state) })
         }
+        CallKind::Tenants(()) => spawn(async move {
+            let tenants = tenants_here::list(&node).into_iter().map(Tenant::from).collect();
+            ReplyKind::Tenants(Tenants { tenants })
+        }),
     };
     metrics::SERVED.inc();
     Some(Box::new(Answering(Some(answering))))
@@ -224,6 +239,34 @@ impl From<Session> for SessionSummary {
     }
 }
 
+impl From<TenantFigures> for Tenant {
+    fn from(figures: TenantFigures) -> Self {
+        let TenantFigures { tenant, sessions, session_bytes, stored_bytes, children } = figures;
+        let amount = |Figure { used, max }| Amount { used, max };
+        Self {
+            name: tenant.to_string(),
+            sessions: amount(sessions),
+            session_bytes: amount(session_bytes),
+            stored_bytes,
+            children: amount(children),
+        }
+    }
+}
+
+impl From<Tenant> for TenantFigures {
+    fn from(tenant: Tenant) -> Self {
+        let Tenant { name, sessions, session_bytes, stored_bytes, children } = tenant;
+        let figure = |Amount { used, max }| Figure { used, max };
+        Self {
+            tenant: name.into(),
+            sessions: figure(sessions),
+            session_bytes: figure(session_bytes),
+            stored_bytes,
+            children: figure(children),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,6 +288,18 @@ mod tests {
         for sent in [summary(), sparse] {
             assert_eq!(SessionSummary::from(Session::from(sent.clone())), sent);
         }
+    }
+
+    #[test]
+    fn figures_of_a_tenant_arrive_as_they_were_sent() {
+        let sent = TenantFigures {
+            tenant: "acme".into(),
+            sessions: Figure { used: 1, max: Some(2) },
+            session_bytes: Figure { used: 3, max: None },
+            stored_bytes: 4,
+            children: Figure { used: 5, max: Some(6) },
+        };
+        assert_eq!(TenantFigures::from(Tenant::from(sent.clone())), sent);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 /// A call of an operator.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct OperatorCall {
-    #[prost(oneof = "CallKind", tags = "1, 2, 3")]
+    #[prost(oneof = "CallKind", tags = "1, 2, 3, 4")]
     pub(super) kind: Option<CallKind>,
 }
 
@@ -19,6 +19,9 @@ pub(super) enum CallKind {
     /// Tell the version and the readiness.
     #[prost(message, tag = "3")]
     State(()),
+    /// Tell the figures of the tenants.
+    #[prost(message, tag = "4")]
+    Tenants(()),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -57,7 +60,7 @@ pub(super) struct ShortIds {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct OperatorReply {
-    #[prost(oneof = "ReplyKind", tags = "32, 33, 34")]
+    #[prost(oneof = "ReplyKind", tags = "32, 33, 34, 35")]
     pub(super) kind: Option<ReplyKind>,
 }
 
@@ -69,6 +72,8 @@ pub(super) enum ReplyKind {
     Outcome(Outcome),
     #[prost(message, tag = "34")]
     State(State),
+    #[prost(message, tag = "35")]
+    Tenants(Tenants),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -142,4 +147,32 @@ pub(super) struct State {
     pub(super) knows: bool,
     #[prost(string, repeated, tag = "3")]
     pub(super) reasons: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Tenants {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) tenants: Vec<Tenant>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Tenant {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(message, required, tag = "2")]
+    pub(super) sessions: Amount,
+    #[prost(message, required, tag = "3")]
+    pub(super) session_bytes: Amount,
+    #[prost(uint64, tag = "4")]
+    pub(super) stored_bytes: u64,
+    #[prost(message, required, tag = "5")]
+    pub(super) children: Amount,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Amount {
+    #[prost(uint64, tag = "1")]
+    pub(super) used: u64,
+    #[prost(uint64, optional, tag = "2")]
+    pub(super) max: Option<u64>,
 }

@@ -280,6 +280,7 @@ impl World {
             cares,
             membership,
             session_bytes: session_bytes.clone(),
+            children: None,
             store_is_in_process: false,
             tenant_sessions_max,
             tenant_labels: telemetry::TenantLabels::default(),

@@ -36,7 +36,7 @@ pub enum OperatorCommand {
     /// List the nodes of the cluster; `*` marks the one that is asked.
     #[command(after_help = operator_help("  roundhouse nodes --token-file /etc/roundhouse/admin.token\n"))]
     Nodes(Operator),
-    /// List the tenants of a node: who may use them, and what they use of their limits.
+    /// List the tenants: who may use them, and what they use of their limits on all nodes.
     #[command(after_help = operator_help("  roundhouse tenants --admin unix:/run/roundhouse/admin.sock\n"))]
     Tenants(Operator),
     /// List the sessions of all nodes. Sessions that sleep in Redis are on no node.

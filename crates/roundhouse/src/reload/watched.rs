@@ -6,7 +6,7 @@ use crate::secrets;
 use crate::settings::{BackendSettings, Digests, FILE_BYTES_MAX, Settings, TenantSettings, folder};
 
 /// The files of which the settings of a node are made: the settings file, the files of the folder of
-/// tenants, and the files that tenants name.
+/// tenants, the files that tenants name, and the token of operators.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     file: Option<PathBuf>,
@@ -25,7 +25,8 @@ impl Watched {
             files.extend(secrets::files_of(&settings.node.secrets_dir, name, secret));
             files
         });
-        let named = named.collect();
+        let token = Some(&settings.admin.token_file).filter(|file| !file.as_os_str().is_empty());
+        let named = named.chain(token.cloned()).collect();
         Self { file, tenants_dir: settings.node.tenants_dir.clone(), named }
     }
 
@@ -48,7 +49,7 @@ impl Watched {
         Digests::of(file.chain(tenants))
     }
 
-    /// The contents of the files that tenants name. Blocks.
+    /// The contents of the files that settings name. Blocks.
     pub(super) fn digests_of_named(&self) -> Digests {
         Digests::of(self.named.iter().map(|file| (file.clone(), FILE_BYTES_MAX)))
     }
