@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::leases::{FlakyStore, node};
 use super::proxy::Proxy;
-use super::support::{TestNode, call, create_session_at, settings, wait_until};
+use super::support::{TestNode, call, create_session_at, free_address, settings, wait_until};
 use crate::{Cluster, SessionLocation, Settings, Versions, metrics};
 
 /// Settings with the default renewal interval.
@@ -212,7 +212,7 @@ async fn a_connection_redirected_to_a_node_of_another_address_proves_no_death() 
 async fn a_node_whose_lease_is_renewed_is_not_marked_dead_if_another_answers_at_its_address() {
     let (store, [_one, other], proxy, _) = two_linked().await;
     // It uses the store of another cluster, so that it is allowed to start.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let twin = Settings {
         listen: free.to_string(),
         advertise: proxy[1].address.clone(),

@@ -10,7 +10,7 @@ use store::Memory;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::support::{TestNode, call, next, settings, wait_until};
+use super::support::{TestNode, call, free_address, next, settings, wait_until};
 use crate::{CallError, Encrypt, Settings};
 
 /// What a call and its reply contain, as a session id and a text would be.
@@ -74,7 +74,7 @@ async fn overheard(encrypt: Encrypt) -> (Arc<Memory>, TestNode, TestNode, Eavesd
     let settings = Settings { encrypt, accept_plain: false, ..settings() };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let advertise = listener.local_addr().unwrap().to_string();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let other = Settings { listen: free.to_string(), advertise, ..settings.clone() };
     let other = TestNode::start_with(other, store.clone()).await;
     let eavesdropper = Eavesdropper::default();

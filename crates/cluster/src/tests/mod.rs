@@ -5,5 +5,7 @@ mod deaths;
 mod encryption;
 mod leases;
 mod links;
+#[path = "../../../../tests/src/ports.rs"]
+mod ports;
 mod proxy;
 mod support;

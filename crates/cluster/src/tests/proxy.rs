@@ -32,8 +32,9 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        // It listens there again after it has refused connections.
+        let address = super::support::free_address();
+        let listener = TcpListener::bind(address).await.unwrap();
         let far = watch::Sender::new(None);
         let mode = Arc::new(watch::Sender::new(ProxyMode::Passes));
         tokio::spawn(accept(listener, address, far.subscribe(), mode.clone()));

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -21,6 +22,13 @@ use crate::{
 
 /// The longest wait for any expected event.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An address of loopback at which nothing listens, and that no other process takes: the kernel gives
+/// its port to no connection, and other tests leave it alone.
+pub(super) fn free_address() -> SocketAddr {
+    let port = super::ports::free_port().expect("a port that no other test process has");
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
 
 /// A handler that answers by the text of a call: `echo …`, `count N`, `large BYTES`, `several N
 /// BYTES`, `silence`, `refuse`. `echo` marks its reply as the last one, `count` ends after its last
@@ -140,7 +148,7 @@ impl TestNode {
         store: Arc<dyn Store>,
     ) -> (Self, Proxy) {
         let proxy = Proxy::start().await;
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = free_address();
         let advertise = proxy.address.clone();
         let settings = Settings { listen: free.to_string(), advertise, ..settings };
         let node = Self::start_with(settings, store).await;
