@@ -552,10 +552,41 @@ fn a_certificate_that_clients_would_refuse_is_a_warning() -> Result<()> {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(certified.path().join("acme.key"), open)?;
     let (is_fine, output) = certified.check(&settings)?;
-    ensure!(is_fine && output.contains("the certificate ended on 2020-01-01"), "{output}");
+    ensure!(!is_fine && output.contains("the certificate ended on 2020-01-01"), "{output}");
     ensure!(output.contains("`front.tls.certificates.acme.key_file`"), "{output}");
-    // It starts: a node that does not start serves the other certificates to nobody.
+    Ok(())
+}
+
+/// A node that does not start serves the hosts of its other certificates to no client.
+#[tokio::test]
+async fn a_node_starts_with_a_certificate_that_has_ended_and_reports_it_until_it_is_renewed()
+-> Result<()> {
+    let certified = Certified::new()?;
+    certified.authority.issue_until(certified.path(), "acme", &["acme.example.com"], 2020)?;
     let node = Node::start(&certified.setup())?;
-    ensure!(node.output().contains("the certificate ended on 2020-01-01"), "{}", node.output());
+    let errors = || {
+        let output = node.output();
+        output.lines().filter(|line| line.contains("certificate has ended")).count()
+    };
+    let output = node.output();
+    let line = output.lines().find(|line| line.contains("ended on 2020-01-01"));
+    let line = line.context(output.clone())?;
+    ensure!(line.contains("ERROR") && line.contains("certificate=\"acme\""), "{line}");
+    let ready = async || -> Result<String> {
+        Ok(reqwest::get(format!("{}/readyz", node.admin)).await?.text().await?)
+    };
+    let answer = ready().await?;
+    ensure!(answer.starts_with("ready") && answer.contains("certificate"), "{answer}");
+    let metric = "roundhouse_front_tls_certificate_expiry_timestamp_seconds{certificate=\"acme\"}";
+    let ends = node.metric(metric).await?.context("no metric")?;
+    ensure!(ends < 1_600_000_000.0, "{ends}");
+    certified.authority.issue(certified.path(), "acme", &["acme.example.com"])?;
+    let until = Instant::now() + PATIENCE;
+    while ready().await?.contains("certificate") {
+        ensure!(Instant::now() < until, "{}", node.output());
+        sleep(Duration::from_millis(100)).await;
+    }
+    ensure!(errors() == 1, "{}", node.output());
+    ensure!(node.metric(metric).await?.is_some_and(|renewed| renewed > ends));
     Ok(())
 }

@@ -123,15 +123,9 @@ pub(crate) fn warn(
         }
     }
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    for (name, pair) in pairs.all() {
+    for (name, pair) in pairs.all().filter(|(_, pair)| !has_ended(pair, now)) {
         let Some(when) = warning_of_end(pair.ends(), now) else { continue };
-        let files = pairs_of(tls).find(|(other, _)| *other == name).map(|(_, files)| files);
-        let file = files.unwrap_or_default().cert_file;
-        problems.warn(format!(
-            "`{}.cert_file`: {}: the certificate {when}; renew it: the node reads changed files again",
-            table_of(name),
-            file.display()
-        ));
+        problems.warn(format!("{} {when}; {RENEW}", the_certificate(tls, name)));
     }
     let remedy = "clients refuse the connection; have a certificate issued for it, and name its files in \
                   [front.tls.certificates.NAME]";
@@ -158,6 +152,34 @@ pub(crate) fn warn(
             ));
         }
     }
+}
+
+/// The remedy for a certificate that ends.
+const RENEW: &str = "renew it: the node reads changed files again";
+
+/// A certificate, with the key and the file that it was read from.
+fn the_certificate(settings: &TlsSettings, name: &str) -> String {
+    let files = pairs_of(settings).find(|(other, _)| *other == name).map(|(_, files)| files);
+    let file = files.unwrap_or_default().cert_file;
+    format!("`{}.cert_file`: {}: the certificate", table_of(name), file.display())
+}
+
+/// Whether no client accepts the certificate any more. `now` is the time since 1970.
+fn has_ended(pair: &CertificatePair, now: Duration) -> bool {
+    pair.ends() < now.as_secs().cast_signed()
+}
+
+/// The certificates that have ended, by name, each with a text for operators. A node serves them all the
+/// same: one that does not start serves no other host either. `check` refuses them.
+pub(crate) fn ended(settings: &TlsSettings, pairs: &CertificatePairs) -> BTreeMap<String, String> {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let ended = pairs.all().filter(|(_, pair)| has_ended(pair, now));
+    let text = |(name, pair): (&str, &CertificatePair)| {
+        let (certificate, when) = (the_certificate(settings, name), date(pair.ends()));
+        let why = "clients refuse every connection that gets it";
+        (name.to_owned(), format!("{certificate} ended on {when}, and {why}; {RENEW}"))
+    };
+    ended.map(text).collect()
 }
 
 /// Says when a certificate ends, if that is soon or over. `now` is the time since 1970.

@@ -187,6 +187,11 @@ fn check(check: &Check) -> anyhow::Result<()> {
     let _inside = runtime.enter();
     let plan = Roundhouse::from_reading(reading).plan()?;
     let mut findings = plan.findings.clone();
+    if let Some(read) = &plan.certificates {
+        // A node starts with them. An operator who checks settings can still do something.
+        let ended = certificates::ended(&plan.settings.front.tls, &read.pairs);
+        ended.into_values().for_each(|text| findings.add(text));
+    }
     if findings.has_errors() {
         return Err(findings.into());
     }

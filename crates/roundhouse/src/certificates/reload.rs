@@ -11,13 +11,17 @@ use front::{CertificatePair, CertificatePairs, DEFAULT_PAIR, Tls, TlsSettings};
 use telemetry::Readiness;
 use tokio::sync::watch;
 
-use super::{Certificates, digests_of, files_of, pairs_of, read_pair};
+use super::{Certificates, digests_of, ended, files_of, pairs_of, read_pair};
 use crate::metrics;
 use crate::settings::Digests;
 
 /// Shown by `/readyz` while the files of a certificate cannot be used.
 const REMARK: &str = "files of a certificate for clients cannot be used; the node goes on with the \
                       former certificate; see the log";
+
+/// Shown by `/readyz` while clients get a certificate that has ended.
+const ENDED_REMARK: &str =
+    "a certificate for clients has ended, and clients refuse it; renew it; see the log";
 
 /// Most attempts to read files that do not fit together, and the time between two of them: a tool that
 /// renews a certificate writes one file after the other.
@@ -33,6 +37,8 @@ pub(crate) struct CertificateReload {
     digests: Digests,
     /// The certificates that could not be replaced, each with the reason that was logged.
     refused: BTreeMap<String, String>,
+    /// The certificates that have ended, each with what was logged.
+    ended: BTreeMap<String, String>,
     readiness: Readiness,
     asked: watch::Receiver<TlsSettings>,
     /// `node.reload_secs`.
@@ -63,9 +69,11 @@ impl CertificateReload {
         readiness: Readiness,
     ) -> (Self, CertificateRequests) {
         let (requests, asked) = watch::channel(settings.clone());
-        let (Certificates { pairs, digests }, refused) = (read, BTreeMap::new());
-        let reload =
-            Self { tls, settings, pairs, digests, refused, readiness, asked, interval_secs };
+        let Certificates { pairs, digests } = read;
+        let (refused, ended) = (BTreeMap::new(), BTreeMap::new());
+        let mut reload =
+            Self { tls, settings, pairs, digests, refused, ended, readiness, asked, interval_secs };
+        reload.report_ended();
         (reload, CertificateRequests(requests))
     }
 
@@ -89,6 +97,7 @@ impl CertificateReload {
                 self.digests = digests;
                 self.read_again().await;
             }
+            self.report_ended();
         }
     }
 
@@ -113,6 +122,18 @@ impl CertificateReload {
         self.pairs = CertificatePairs { default, named: read };
         self.tls.replace(self.pairs.clone());
         self.report(refused);
+    }
+
+    /// Logs each certificate once that ends, or had ended when it was read.
+    fn report_ended(&mut self) {
+        let ended = ended(&self.settings, &self.pairs);
+        for (name, text) in &ended {
+            if self.ended.get(name) != Some(text) {
+                tracing::error!(certificate = name, "certificate has ended: {text}");
+            }
+        }
+        self.readiness.remark(ENDED_REMARK, !ended.is_empty());
+        self.ended = ended;
     }
 
     fn report(&mut self, refused: BTreeMap<String, String>) {
