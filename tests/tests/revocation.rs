@@ -14,9 +14,13 @@ use tempfile::NamedTempFile;
 use tests::issuers::Issuer;
 use tests::mcp::Client;
 use tests::recorded::{Recorded, reaches};
+use tests::redis::Redis;
 use tests::sse::Events;
 use tests::{Node, Setup, tools};
 use tokio::time::{sleep, timeout};
+
+#[path = "revocation/stores.rs"]
+mod stores;
 
 const NEWEST: &str = "2025-11-25";
 
@@ -460,11 +464,15 @@ async fn a_node_reads_revocations_before_its_first_request() -> Result<()> {
 
 /// Whether a record in Redis has these bytes.
 fn is_recorded(cluster: &Recorded, bytes: &[u8]) -> Result<bool> {
+    has_value_with(&cluster.redis, bytes)
+}
+
+fn has_value_with(redis: &Redis, bytes: &[u8]) -> Result<bool> {
     let bytes: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
     let script = "local n = 0 for _, k in ipairs(redis.call('KEYS', 'rh:*')) do if \
                   redis.call('TYPE', k).ok == 'string' and string.find(redis.call('GET', k), ARGV[1], 1, \
                   true) then n = n + 1 end end return n";
-    let told = cluster.redis.ask(&format!("EVAL \"{script}\" 0 \"{bytes}\""))?;
+    let told = redis.ask(&format!("EVAL \"{script}\" 0 \"{bytes}\""))?;
     ensure!(told.starts_with(':'), "{told}");
     Ok(!told.starts_with(":0"))
 }

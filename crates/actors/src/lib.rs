@@ -50,7 +50,7 @@ pub use handle::{Handle, NodeParts};
 pub use handshake_summary::HandshakeSummary;
 pub use limits::{CountEntry, Counted, NodeLimits, RateEntry, Taken};
 pub use overview::{EndProblem, Ended, Listing, NodeSummary, Overview, Unasked};
-pub use ownership::revocation::{REVOCATION_MS, REVOCATIONS_MAX, TENANT_REVOCATIONS_MAX};
+pub use ownership::revocation::{REVOCATIONS_MAX, TENANT_REVOCATIONS_MAX};
 pub use ownership::{ReplyEvent, Revocation, RevocationTimes};
 pub use reply_stream::{Opened, ReplyStream};
 pub use revocations::{RevocationOrder, RevocationRefused, RevocationResult};

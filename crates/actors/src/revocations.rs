@@ -74,10 +74,10 @@ pub(crate) async fn revoke(
     let (list, now_ms) = (cluster.revocations().list(), now_ms());
     let times = |principal: &Principal| list.times(tenant, principal.name());
     let added = principals.iter().filter(|principal| times(principal).is_none()).count();
-    if list.count_of(tenant) + added > TENANT_REVOCATIONS_MAX && added > 0 {
+    if list.bounded_of(tenant, now_ms) + added > TENANT_REVOCATIONS_MAX && added > 0 {
         return Err(RevocationRefused::TenantFull);
     }
-    if list.count() + added > REVOCATIONS_MAX && added > 0 {
+    if list.bounded(now_ms) + added > REVOCATIONS_MAX && added > 0 {
         return Err(RevocationRefused::Full);
     }
     let revocation = |principal: &Principal| {
@@ -190,4 +190,19 @@ fn tell_revoked_sessions(node: &Node) -> bool {
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use ownership::revocation::KEY_NAME;
+    use tenants::ClientName;
+
+    #[test]
+    fn the_names_of_clients_with_keys_alone_begin_as_those_whose_revocations_stay() {
+        let (issuer, name) = ("https://i.example", "ada");
+        let is_key = |client: ClientName<'_>| client.principal().name().starts_with(KEY_NAME);
+        assert!(is_key(ClientName::Key { subject: name }));
+        assert!(!is_key(ClientName::Subject { issuer, subject: name }));
+        assert!(!is_key(ClientName::Client { issuer, id: name }));
+    }
 }

@@ -2,8 +2,8 @@
 
 use actix_http::{Method, StatusCode};
 use actors::{
-    Handle, REVOCATION_MS, REVOCATIONS_MAX, Revocation, RevocationOrder, RevocationRefused,
-    RevocationResult, TENANT_REVOCATIONS_MAX,
+    Handle, REVOCATIONS_MAX, Revocation, RevocationOrder, RevocationRefused, RevocationResult,
+    TENANT_REVOCATIONS_MAX,
 };
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
@@ -213,7 +213,7 @@ fn shown(revocation: &Revocation) -> Value {
         "issuer": issuer,
         "revoked": moment(times.revoked_ms),
         "lifted": times.is_lifted().then(|| moment(times.lifted_ms)),
-        "ends": moment(times.revoked_ms.saturating_add(REVOCATION_MS)),
+        "ends": times.ends_ms().and_then(moment),
     })
 }
 

@@ -39,7 +39,7 @@ pub enum TokenProblem {
     /// The token has no end.
     #[error("the token does not say when it expires")]
     NoEnd,
-    /// The token lives longer than a revocation counts.
+    /// The token lives longer than a revocation surely counts.
     #[error("the token is valid for more than 30 days; have its issuer make shorter ones")]
     Lasts,
     /// The issuer says that the token does not count.

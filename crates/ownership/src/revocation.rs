@@ -10,7 +10,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// How long a revocation counts, in milliseconds: 31 days, longer than any token that is accepted lives.
+/// How long after a revocation its client may have older tokens that tell their age, in milliseconds:
+/// 31 days, longer than any token that is accepted lives. So long it counts among those of its tenant,
+/// and so long one that was taken back is kept.
 pub const REVOCATION_MS: u64 = 31 * 24 * 3_600 * 1_000;
 
 /// Most revocations that operators may make, of all tenants.
@@ -20,8 +22,12 @@ pub const REVOCATIONS_MAX: usize = 10_000;
 pub const TENANT_REVOCATIONS_MAX: usize = 1_000;
 
 /// Most revocations of a list. Nodes that could not see each other may have made more together than one
-/// may. At this bound the one that ends first is dropped.
+/// may, and those of tokens are kept for longer than they count among these. At this bound the oldest is
+/// dropped: those of keys last, which count as long as they are not taken back.
 const KEPT_MAX: usize = 2 * REVOCATIONS_MAX;
+
+/// What the name of a client begins with whose credential is a key.
+pub const KEY_NAME: &str = "key:";
 
 /// Most bytes of a client's name.
 pub const REVOKED_NAME_BYTES_MAX: usize = 4 << 10;
@@ -86,9 +92,14 @@ impl RevocationTimes {
         !self.is_lifted()
     }
 
-    /// When it does not count any more.
-    pub fn ends_ms(self) -> u64 {
-        self.revoked_ms.max(self.lifted_ms).saturating_add(REVOCATION_MS)
+    /// When it may be forgotten. `None` until it is taken back: the client's keys, and its tokens without
+    /// a time, may be valid for any time.
+    pub fn ends_ms(self) -> Option<u64> {
+        self.is_lifted().then(|| self.lifted_ms.saturating_add(REVOCATION_MS))
+    }
+
+    fn changed_ms(self) -> u64 {
+        self.revoked_ms.max(self.lifted_ms)
     }
 
     fn merged(self, other: Self) -> Self {
@@ -143,7 +154,7 @@ impl RevocationList {
         }
         if held.is_none() {
             if self.count >= KEPT_MAX {
-                self.remove_first_to_end();
+                self.remove_oldest();
             }
             self.count += 1;
         }
@@ -177,9 +188,21 @@ impl RevocationList {
         self.count
     }
 
-    /// The number of revocations of a tenant.
-    pub fn count_of(&self, tenant: &str) -> usize {
-        self.by_tenant.get(tenant).map_or(0, HashMap::len)
+    /// The number of revocations of a tenant that count among the [most](TENANT_REVOCATIONS_MAX) that
+    /// operators may make: of keys, and those of the last 31 days.
+    pub fn bounded_of(&self, tenant: &str, now_ms: u64) -> usize {
+        let is_bounded = |(principal, times): &(&Arc<str>, &RevocationTimes)| {
+            must_stay(principal, **times)
+                || times.changed_ms().saturating_add(REVOCATION_MS) > now_ms
+        };
+        self.by_tenant
+            .get(tenant)
+            .map_or(0, |of_tenant| of_tenant.iter().filter(is_bounded).count())
+    }
+
+    /// The number of revocations of all tenants that count among the [most](REVOCATIONS_MAX).
+    pub fn bounded(&self, now_ms: u64) -> usize {
+        self.by_tenant.keys().map(|tenant| self.bounded_of(tenant, now_ms)).sum()
     }
 
     /// All revocations, in the order of their tenants and clients.
@@ -204,7 +227,7 @@ impl RevocationList {
     pub fn remove_ended(&mut self, now_ms: u64) -> bool {
         let before = self.count;
         self.by_tenant.retain(|_, of_tenant| {
-            of_tenant.retain(|_, times| times.ends_ms() > now_ms);
+            of_tenant.retain(|_, times| times.ends_ms().is_none_or(|ends| ends > now_ms));
             !of_tenant.is_empty()
         });
         self.count = self.by_tenant.values().map(HashMap::len).sum();
@@ -231,8 +254,9 @@ impl RevocationList {
         })
     }
 
-    fn remove_first_to_end(&mut self) {
-        let Some(first) = self.iter().min_by_key(|one| one.times.ends_ms()) else { return };
+    fn remove_oldest(&mut self) {
+        let age = |one: &Revocation| (must_stay(&one.principal, one.times), one.times.changed_ms());
+        let Some(first) = self.iter().min_by_key(age) else { return };
         if let Some(of_tenant) = self.by_tenant.get_mut(&first.tenant) {
             of_tenant.remove(&first.principal);
             self.count -= 1;
@@ -241,6 +265,11 @@ impl RevocationList {
             }
         }
     }
+}
+
+/// Whether forgetting the revocation would surely make a credential count again that is still there.
+fn must_stay(principal: &str, times: RevocationTimes) -> bool {
+    principal.starts_with(KEY_NAME) && !times.is_lifted()
 }
 
 #[cfg(test)]
@@ -282,22 +311,37 @@ mod tests {
     }
 
     #[test]
-    fn a_list_keeps_at_most_twice_what_may_be_made_and_drops_what_ends_first() {
-        let mut list = RevocationList::default();
-        for number in 0..=KEPT_MAX as u64 {
+    fn a_list_keeps_at_most_twice_what_may_be_made_and_drops_the_oldest_but_no_key() {
+        let mut list = list(&[revocation("key:ada", 0, 0)]);
+        for number in 0..KEPT_MAX as u64 {
             list.merge(&revocation(&number.to_string(), number + 1, 0));
         }
         assert_eq!((list.count(), list.all().len()), (KEPT_MAX, KEPT_MAX));
         assert!(list.times("acme", "0").is_none() && list.times("acme", "1").is_some());
+        assert!(list.times("acme", "key:ada").is_some());
     }
 
     #[test]
-    fn what_has_ended_is_removed() {
+    fn only_what_was_taken_back_ends() {
         let mut list = list(&[revocation("ada", 5, 0), revocation("bob", 5, 7)]);
-        assert!(!list.remove_ended(5 + REVOCATION_MS - 1));
-        assert!(list.remove_ended(5 + REVOCATION_MS));
-        assert_eq!((list.count(), list.revoked_ms("acme", "bob")), (1, 5));
-        assert!(list.remove_ended(7 + REVOCATION_MS) && list.is_empty());
+        assert!(!list.remove_ended(7 + REVOCATION_MS - 1));
+        assert!(list.remove_ended(7 + REVOCATION_MS));
+        assert!(!list.remove_ended(u64::MAX), "a token without a time may still be valid");
+        assert_eq!((list.count(), list.revoked_ms("acme", "ada")), (1, 5));
+    }
+
+    #[test]
+    fn those_of_tokens_leave_room_for_others_after_a_month_and_those_of_keys_do_not() {
+        let list = list(&[
+            revocation("key:ada", 5, 0),
+            revocation("key:bob", 5, 6),
+            revocation("sub:https://i.example ada", 5, 0),
+        ]);
+        let bounded = |now| (list.bounded_of("acme", now), list.bounded(now));
+        assert_eq!(bounded(4 + REVOCATION_MS), (3, 3));
+        assert_eq!(bounded(5 + REVOCATION_MS), (2, 2));
+        assert_eq!(bounded(u64::MAX), (1, 1));
+        assert_eq!(list.bounded_of("other", 0), 0);
     }
 
     fn any_revocation() -> impl Strategy<Value = Revocation> {

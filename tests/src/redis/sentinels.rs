@@ -64,6 +64,11 @@ impl Watched {
         Ok(written.saturating_sub(held))
     }
 
+    /// Whether the server that was the replica has this key.
+    pub fn replica_has(&self, key: &str) -> Result<bool> {
+        Ok(self.replica.answer(&format!("EXISTS {key}"))? == "1")
+    }
+
     /// Waits until the replica is promoted.
     pub async fn promoted(&self) -> Result<()> {
         let is_primary = || Ok(self.replica.info("replication", "role")? == "master");

@@ -33,16 +33,17 @@ impl ClusterSettings {
     pub(crate) fn read(&self, problems: &mut Problems) -> cluster::Settings {
         let mut settings = self.peers.clone();
         let mut has_files = true;
-        // A single node reads none of these files.
+        // A node on its own has secrets as well: records in Redis have digests that are made with them.
+        let written = Secret(settings.secret);
+        let secret = files::secret("cluster.secret", &written, &self.secret_file);
+        let secret = problems.ok_or_add(secret);
+        has_files &= secret.is_some();
+        settings.secret = secret.unwrap_or(written).0;
+        let former = Secret(settings.former_secret);
+        let read = files::secret("cluster.former_secret", &former, &self.former_secret_file);
+        settings.former_secret = problems.ok_or_add(read).unwrap_or(former).0;
+        // A node on its own reads no other of these files.
         if !settings.listen.is_empty() {
-            let written = Secret(settings.secret);
-            let secret = files::secret("cluster.secret", &written, &self.secret_file);
-            let secret = problems.ok_or_add(secret);
-            has_files &= secret.is_some();
-            settings.secret = secret.unwrap_or(written).0;
-            let former = Secret(settings.former_secret);
-            let read = files::secret("cluster.former_secret", &former, &self.former_secret_file);
-            settings.former_secret = problems.ok_or_add(read).unwrap_or(former).0;
             if !self.tls.is_empty() {
                 let pem = problems.ok_or_add(self.tls.read("cluster.tls"));
                 has_files &= pem.is_some();

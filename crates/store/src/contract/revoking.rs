@@ -91,16 +91,18 @@ pub async fn a_renewal_returns_the_generation(world: &dyn World) {
     assert_ne!(world.store().revocation_generation().await.expect("an answer"), before);
 }
 
-/// What does not count any more goes with the next write.
+/// What was taken back long ago goes with the next write, and what was not stays.
 pub async fn ended_revocations_are_dropped_with_the_next_one(world: &dyn World) {
-    let (old, new) = (client(NOW, 0), client(NOW + REVOCATION_MS, 0));
+    let (old, held) = (client(NOW, NOW + 1), client(NOW, 0));
+    let new = client(NOW + REVOCATION_MS, 0);
     // Written with the clock of another test, it would be dropped at once.
-    world.store().revoke(std::slice::from_ref(&old), NOW).await.expect("revoked");
-    let later = NOW + REVOCATION_MS;
+    let both = [old.clone(), held.clone()];
+    world.store().revoke(&both, NOW).await.expect("revoked");
+    let later = NOW + 1 + REVOCATION_MS;
     world.store().revoke(std::slice::from_ref(&new), later).await.expect("revoked");
     let (_, list) = read(world).await;
     assert_eq!(times(&list, &old), None);
-    assert!(times(&list, &new).is_some());
+    assert!(times(&list, &new).is_some() && times(&list, &held).is_some());
 }
 
 /// A name of the greatest length, and letters of each length.

@@ -9,7 +9,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ownership::revocation::REVOCATION_MS;
 use redis::Value;
 
 use super::answer::{bytes, script_result, unavailable, undecodable};
@@ -25,8 +24,9 @@ const LAYOUT: u8 = 1;
 /// How often a revocation is added again because another node added one at the same time.
 const ROUNDS_MAX: usize = 32;
 
-/// How long Redis keeps revocations that do not change: longer than each one counts.
-const KEPT: Duration = Duration::from_millis(REVOCATION_MS + 24 * 3_600 * 1_000);
+/// How long Redis keeps revocations that do not change, while no node runs that would write them again:
+/// ten years. A revocation that is not taken back does not end.
+const KEPT: Duration = Duration::from_secs(10 * 366 * 24 * 3_600);
 
 /// The value in Redis.
 pub(super) struct StoredRevocations<'a> {
