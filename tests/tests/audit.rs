@@ -448,7 +448,7 @@ async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
     // What operators read is one record, which is there before the answer.
     let read = log.records()?.into_iter().filter(|record| record["kind"] == "admin");
     let [read] = &read.collect::<Vec<_>>()[..] else { bail!("{:?}", log.records()?) };
-    ensure!(read["action"] == "list tenants" && read["target"] == "node", "{read}");
+    ensure!(read["action"] == "list tenants" && read["target"] == "cluster", "{read}");
     ensure!(read["by"] == "admin.token_file" && read["outcome"] == "listed", "{read}");
     // What they do is two: before it and behind it.
     let drain = reqwest::Client::new().post(format!("{}/drain?secs=0", node.admin));
