@@ -12,6 +12,9 @@ pub fn begin_request_span(
     request: &Request,
     before: Before<'_>,
 ) -> Option<Span> {
+    if !traces.is_on() {
+        return None;
+    }
     let target = target_of(request);
     let mut span = begin(traces, side, "", &request.method, target.as_ref(), before)?;
     span.set("jsonrpc.request.id", Label::of(request.id.to_json().trim_matches('"')).into_string());
@@ -33,6 +36,10 @@ pub(crate) fn begin_owner_span(
     request: Option<&Request>,
     trace: &TraceContext,
 ) -> Option<Span> {
+    // The node with the client's connection may trace where this one does not.
+    if !traces.is_on() {
+        return None;
+    }
     let before = Before { parent: Some(position(trace)), ..Before::default() };
     match request {
         Some(request) => {
