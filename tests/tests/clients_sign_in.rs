@@ -106,7 +106,8 @@ async fn the_inspector_signs_its_user_in() -> Result<()> {
     inspect(&user, &node, &callback, &[]).await
 }
 
-/// The same in the Inspector's page, in Chromium. `tests/setup --full` installs that.
+/// The same in the Inspector's page, in Chromium, which has hundreds of megabytes: only `tests/setup --full`
+/// installs it, and `tests/full` runs this.
 #[tokio::test]
 async fn long_the_page_of_the_inspector_signs_its_user_in() -> Result<()> {
     let issuer = Issuer::provider("mcp", 600).await?;
@@ -159,14 +160,13 @@ async fn clients_sign_in_whose_id_is_the_url_of_a_document() -> Result<()> {
 }
 
 /// `mcp-remote` is a server on standard streams, which signs its user in when it is first used.
-/// `tests/setup --full` installs it.
 #[tokio::test]
-async fn long_mcp_remote_signs_its_user_in_and_keeps_the_token() -> Result<()> {
+async fn mcp_remote_signs_its_user_in_and_keeps_the_token() -> Result<()> {
     let issuer = Issuer::provider("mcp", 600).await?;
     let (node, user) = (protected(&issuer)?, User::new()?);
     // Later it has the token of the first time, and opens no browser.
     for _ in 0..2 {
-        let mut command = user.runs(tools::installed("full/node_modules/mcp-remote/dist/proxy.js"));
+        let mut command = user.runs(tools::installed("node_modules/mcp-remote/dist/proxy.js"));
         command.args([&node.demo(), "--host", "127.0.0.1", "--transport", "http-only"]);
         let mut process = command.stderr(Stdio::null()).spawn()?;
         let mut stdin = process.stdin.take().context("no stdin")?;
