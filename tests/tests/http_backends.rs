@@ -259,3 +259,18 @@ async fn a_session_with_a_remote_server_outlives_its_owner() -> Result<()> {
         }
     }
 }
+
+#[tokio::test]
+async fn a_node_that_stops_ends_its_sessions_with_the_remote_server() -> Result<()> {
+    let upstream = Node::start(&Setup::demo())?;
+    let node = Node::start(&Setup::in_front_of(&upstream.demo()))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    client.tool("rh_echo", json!({})).await?;
+    tokio::task::spawn_blocking(move || node.stop(PATIENCE)).await??;
+    let until = Instant::now() + Duration::from_secs(3);
+    while upstream.metric("roundhouse_sessions").await? != Some(0.0) {
+        ensure!(Instant::now() < until, "its session is left");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}

@@ -6,27 +6,89 @@
 
 mod drive;
 
+use std::sync::Arc;
+
 use protocol::SessionId;
 pub use upstream::{HttpSettings, IDLE_MAX};
 
 use crate::{Backend, Link, LinkLimits};
 
 /// Reaches one server for every session that opens a link.
-#[derive(Clone)]
-pub struct HttpBackend(upstream::Client);
+pub struct HttpBackend {
+    client: upstream::Client,
+    /// A clone for each link.
+    links: Arc<()>,
+}
 
 impl HttpBackend {
     /// Creates a backend with these settings, or says everything that is wrong with them. `name` is for
     /// logs only. Opens no connection.
     pub fn new(name: impl Into<String>, settings: &HttpSettings) -> Result<Self, Vec<String>> {
-        Ok(Self(upstream::Client::new(name, settings)?))
+        Ok(Self { client: upstream::Client::new(name, settings)?, links: Arc::new(()) })
     }
 }
 
 impl Backend for HttpBackend {
     fn open(&self, _session: &SessionId) -> Link {
         let (link, end) = Link::pair(LinkLimits::default());
-        tokio::spawn(drive::run(self.0.clone(), end));
+        let (client, counted) = (self.client.clone(), Arc::clone(&self.links));
+        tokio::spawn(async move {
+            drive::run(client, end).await;
+            drop(counted);
+        });
         link
+    }
+
+    fn links(&self) -> usize {
+        // One is the backend's own.
+        Arc::strong_count(&self.links) - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use protocol::{Message, Method, Request, RequestId};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{Backends, LinkEvent};
+
+    const RESULT: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"a","version":"1"}}}"#;
+
+    // holds: SES-08
+    #[tokio::test]
+    async fn a_node_that_stops_waits_until_a_server_has_ended_its_session() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
+        settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+        let backend = Arc::new(HttpBackend::new("a/b", &settings).unwrap());
+        let backends = Backends::new([("a".into(), Arc::clone(&backend) as Arc<dyn Backend>)]);
+        let mut link = backend.open(&SessionId::parse("s").unwrap());
+        let initialize = Request::new(RequestId::from(1), Method::Initialize, Some(b"{}"));
+        link.sender.send(Message::Request(initialize)).unwrap();
+
+        let mut read = vec![0; 4_096];
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _length = stream.read(&mut read).await.unwrap();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nMcp-Session-Id: s1\r\n";
+        let answer = format!("{head}Content-Length: {}\r\n\r\n{RESULT}", RESULT.len());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
+
+        drop(link);
+        let length = stream.read(&mut read).await.unwrap();
+        let delete = String::from_utf8_lossy(&read[..length]).to_lowercase();
+        assert!(delete.starts_with("delete / http/1.1\r\n"), "{delete}");
+        assert!(delete.contains("\r\nmcp-session-id: s1\r\n"), "{delete}");
+        let begin = Instant::now();
+        backends.links_ended(Duration::from_millis(100)).await;
+        assert!(begin.elapsed() >= Duration::from_millis(100), "not answered yet");
+        stream.write_all(b"HTTP/1.1 204 Gone\r\n\r\n").await.unwrap();
+        backends.links_ended(Duration::from_secs(60)).await;
+        assert!(begin.elapsed() < Duration::from_secs(30) && backend.links() == 0);
     }
 }

@@ -9,12 +9,16 @@ mod pair;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use budget::Share;
 use protocol::{Message, RequestId, SessionId};
 
 pub(crate) use self::pair::EventReceiver;
 pub use self::pair::{EventSender, Gone, ServerEnd};
+
+/// How often a node that stops looks whether its links have ended.
+const ENDED_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A configured MCP server of a tenant.
 pub trait Backend: Send + Sync + 'static {
@@ -38,6 +42,12 @@ pub trait Backend: Send + Sync + 'static {
     /// starts none in advance any more. Sessions that have the backend can still open links. Those with
     /// servers that keep nothing between two requests get [`LinkEvent::Retired`].
     fn retire(&self) {}
+
+    /// The number of links whose ends take time: of those that are open, and of those that are being
+    /// ended.
+    fn links(&self) -> usize {
+        0
+    }
 }
 
 /// The backends of the node, by tenant. They can change while the node runs. Cheap to clone.
@@ -72,6 +82,18 @@ impl Backends {
         let all: Vec<_> = table.values().cloned().collect();
         drop(table);
         all.iter().for_each(|backend| backend.start_in_advance());
+    }
+
+    /// Waits until the servers know that their sessions are over, for a node that stops; at most so long.
+    pub async fn links_ended(&self, within: Duration) {
+        let all: Vec<_> = {
+            let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            table.values().cloned().collect()
+        };
+        let until = Instant::now() + within;
+        while all.iter().any(|backend| backend.links() > 0) && Instant::now() < until {
+            tokio::time::sleep(ENDED_INTERVAL).await;
+        }
     }
 
     /// Returns the backend of the tenant.

@@ -33,6 +33,10 @@ const END_GRACE: Duration = Duration::from_secs(2);
 /// covers processes that the system does not end; their guards go on after this process.
 const CHILDREN: Duration = Duration::from_secs(15);
 
+/// How long to wait until servers over HTTP know that their sessions are over. Otherwise they end them
+/// later.
+const LINKS: Duration = Duration::from_secs(3);
+
 /// How much longer than a server's start its session waits, in seconds.
 const START_MARGIN_SECS: u64 = 2;
 
@@ -173,10 +177,11 @@ impl Plan {
         if named.is_empty() { self.settings.node_name().into() } else { named }
     }
 
-    /// Ends the child processes that no session has, and waits until none is left, or until the time
-    /// limit.
+    /// Ends the child processes that no session has, and waits until none is left and servers over HTTP
+    /// know that their sessions are over, or until the time limit.
     pub(crate) async fn wait_for_children(&self) {
         self.children.close();
+        self.backends.links_ended(LINKS).await;
         if tokio::time::timeout(CHILDREN, self.children.stopped()).await.is_err() {
             tracing::warn!(
                 left = self.children.count(),
