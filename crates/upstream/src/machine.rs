@@ -62,6 +62,9 @@ pub struct Machine {
     listening: Listening,
     /// The messages that wait until `notifications/initialized` is accepted.
     waiting: Vec<Message>,
+    /// The node's own requests that restore log level and subscriptions. Other requests wait for their
+    /// responses: each is sent on a connection of its own, and could be performed first.
+    restoring: Vec<RequestId>,
     /// `initialize` as it was sent, until it is accepted.
     initialize: Bytes,
     is_probing: bool,
@@ -142,6 +145,7 @@ impl Machine {
             calls: Calls::default(),
             listening: Listening::default(),
             waiting: Vec::new(),
+            restoring: Vec::new(),
             initialize: Bytes::new(),
             is_probing: false,
             transport: Transport::Streamable,
@@ -168,10 +172,15 @@ impl Machine {
                 self.start(Purpose::Confirm, verb, Duration::ZERO, effects);
             }
             // The server may refuse what comes before it has accepted the notification.
-            (Phase::Confirming, _) if self.waiting.len() >= WAITING_MAX => {
+            (Phase::Confirming | Phase::Ready, _) if self.waiting.len() >= WAITING_MAX => {
                 self.end("the upstream server does not confirm its session", effects);
             }
             (Phase::Confirming, _) => self.waiting.push(message),
+            (Phase::Ready, Message::Request(request))
+                if !self.restoring.is_empty() && !restores(request) =>
+            {
+                self.waiting.push(message);
+            }
             _ => self.send_now(message, effects),
         }
     }
@@ -179,6 +188,9 @@ impl Machine {
     fn send_now(&mut self, message: Message, effects: &mut Vec<Effect>) {
         match message {
             Message::Request(request) => {
+                if restores(&request) {
+                    self.restoring.push(request.id.clone());
+                }
                 let wire = self.on_wire(&request);
                 let id = CallId { own: request.id, wire: wire.id.clone() };
                 let raw = wire.raw().clone();
@@ -302,9 +314,25 @@ impl Machine {
         }
     }
 
-    fn fail(&self, id: &CallId, event: ExchangeEvent, effects: &mut Vec<Effect>) {
+    fn fail(&mut self, id: &CallId, event: ExchangeEvent, effects: &mut Vec<Effect>) {
         let response = failure_response(&id.own, event);
         effects.push(Effect::Deliver { message: response.into(), about: Some(id.own.clone()) });
+        self.note_restored(&id.own, effects);
+    }
+
+    /// The request with this id has its response.
+    fn note_restored(&mut self, id: &RequestId, effects: &mut Vec<Effect>) {
+        let before = self.restoring.len();
+        self.restoring.retain(|restoring| restoring != id);
+        if before > 0 && self.restoring.is_empty() {
+            self.send_waiting(effects);
+        }
+    }
+
+    fn send_waiting(&mut self, effects: &mut Vec<Effect>) {
+        for message in std::mem::take(&mut self.waiting) {
+            self.send(message, effects);
+        }
     }
 
     /// Whether a server that refuses `initialize` like this may have the older HTTP+SSE (OLD-08).
@@ -323,7 +351,8 @@ impl Machine {
                 self.calls.add(id, exchange);
             }
             (Transport::Falling { id, refusal, .. }, event) if event.is_last() => {
-                self.fail(id, ExchangeEvent::clone(refusal), effects);
+                let (id, refusal) = (id.clone(), ExchangeEvent::clone(refusal));
+                self.fail(&id, refusal, effects);
             }
             (Transport::Older(_), event) if event.is_last() => {
                 self.end("the upstream server closed its stream", effects);
@@ -354,9 +383,7 @@ impl Machine {
                 if self.transport == Transport::Streamable {
                     self.listen(Duration::ZERO, effects);
                 }
-                for message in std::mem::take(&mut self.waiting) {
-                    self.send_now(message, effects);
-                }
+                self.send_waiting(effects);
             }
         }
     }
@@ -420,7 +447,9 @@ impl Machine {
             self.phase = Phase::Answered;
             self.initialize = Bytes::new();
         }
-        effects.push(Effect::Deliver { message: response.into(), about: Some(id) });
+        let about = Some(id.clone());
+        effects.push(Effect::Deliver { message: response.into(), about });
+        self.note_restored(&id, effects);
     }
 
     /// Nothing more is expected for this request. Returns its id at the session, if it waited for a
@@ -457,6 +486,13 @@ impl Machine {
         self.phase = Phase::Down;
         effects.push(Effect::Down(reason.to_owned()));
     }
+}
+
+/// Whether a request is the node's own, and restores what a client has set in an earlier session.
+fn restores(request: &Request) -> bool {
+    let is_own =
+        matches!(&request.id, RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX));
+    is_own && matches!(request.method, Method::SetLevel | Method::Subscribe)
 }
 
 /// The response to a request whose exchange ended like this.

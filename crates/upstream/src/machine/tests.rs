@@ -365,3 +365,23 @@ fn a_server_without_http_sse_gives_its_first_refusal() {
     bench.one_error("HTTP 401");
     assert!(bench.started().is_empty());
 }
+
+#[test]
+fn requests_wait_until_the_state_of_a_session_is_restored() {
+    let (mut bench, _) = Bench::ready();
+    let own = |n: u64| {
+        let id = format!("roundhouse:resources/subscribe:{n}");
+        let json = format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"resources/subscribe"}}"#);
+        message(&json)
+    };
+    let (first, _) = bench.send(own(1)).remove(0);
+    let (second, exchange) = bench.send(own(2)).remove(0);
+    assert!(bench.send(request(7)).is_empty());
+    bench.event(first, refused(500));
+    assert!(bench.started().is_empty());
+    let Verb::Request(raw) = exchange.verb else { panic!("no request") };
+    let Ok(Message::Request(sent)) = Message::parse(raw) else { panic!("no request") };
+    bench.event(second, event(vec![response(&sent.id.to_json())], None));
+    let (_, exchange) = bench.started().remove(0);
+    assert_eq!(exchange.verb, Verb::Request(request(7).raw().clone()));
+}
