@@ -92,6 +92,12 @@ impl Setup {
         self.env.push((key, value.to_string()));
         self
     }
+
+    /// Whether a setting overrides the file.
+    pub fn has(&self, key: &str) -> bool {
+        let key = format!("ROUNDHOUSE__{}", key.to_uppercase().replace('.', "__"));
+        self.env.iter().any(|(set, _)| *set == key)
+    }
 }
 
 /// A running node. Dropping it kills this process only.

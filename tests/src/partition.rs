@@ -38,6 +38,8 @@ pub struct Gate {
     /// The address for peers: `127.0.0.1:PORT`.
     pub address: String,
     state: watch::Sender<State>,
+    /// The process whose connections carry nothing.
+    cut_off: watch::Sender<Option<u32>>,
     task: JoinHandle<()>,
 }
 
@@ -47,8 +49,15 @@ impl Gate {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let (state, states) = watch::channel(State::Open);
-        let task = tokio::spawn(accept(listener, Arc::from(upstream), states));
-        Ok(Self { address, state, task })
+        let (cut_off, cut) = watch::channel(None);
+        let task = tokio::spawn(accept(listener, Arc::from(upstream), states, cut));
+        Ok(Self { address, state, cut_off, task })
+    }
+
+    /// Forwards nothing of the connections that this process has opened, as a network that drops its
+    /// packets. The connections of others go on.
+    pub fn cut_off(&self, process: u32) {
+        self.cut_off.send_replace(Some(process));
     }
 
     /// Forwards nothing: as a firewall that resets connections, or as one that drops packets.
@@ -74,22 +83,56 @@ impl Drop for Gate {
     }
 }
 
-async fn accept(listener: TcpListener, upstream: Arc<str>, states: watch::Receiver<State>) {
+async fn accept(
+    listener: TcpListener,
+    upstream: Arc<str>,
+    states: watch::Receiver<State>,
+    cut: watch::Receiver<Option<u32>>,
+) {
     let mut connections = JoinSet::new();
-    while let Ok((client, _)) = listener.accept().await {
+    while let Ok((client, from)) = listener.accept().await {
         let (upstream, mut states) = (Arc::clone(&upstream), states.clone());
+        let mut cut = cut.clone();
         connections.spawn(async move {
+            let is_cut_off =
+                |cut: &Option<u32>| cut.is_some_and(|process| has_socket(process, from.port()));
             let now = *states.borrow_and_update();
             if matches!(now, State::Open | State::Held(_))
                 && let Ok(server) = TcpStream::connect(&*upstream).await
             {
-                forward(client, server, states).await;
+                let mut forwarding = pin!(forward(client, server, states));
+                let is_over = tokio::select! {
+                    () = &mut forwarding => true,
+                    _ = cut.wait_for(is_cut_off) => false,
+                };
+                if !is_over {
+                    // The sockets stay open while this is not polled.
+                    let _until_it_is_joined = cut.wait_for(|cut| !is_cut_off(cut)).await;
+                }
             } else if now == State::Silent {
                 let _until_it_opens = states.wait_for(|state| *state != State::Silent).await;
             }
         });
         while connections.try_join_next().is_some() {}
     }
+}
+
+/// Whether a process has the TCP socket with this local port.
+fn has_socket(process: u32, port: u16) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let local = format!(":{port:04X}");
+    let inode = sockets.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (address, inode) = (fields.get(1)?, fields.get(9)?);
+        address.ends_with(&local).then(|| format!("socket:[{inode}]"))
+    });
+    let Some(inode) = inode else { return false };
+    let files = std::fs::read_dir(format!("/proc/{process}/fd"));
+    files
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|file| std::fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == &*inode))
 }
 
 /// Forwards both ways until either side ends or the gate closes.

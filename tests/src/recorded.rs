@@ -38,7 +38,29 @@ impl Recorded {
     /// each node may claim sessions.
     pub async fn start(setups: impl IntoIterator<Item = Setup>) -> Result<Self> {
         let setups = setups.into_iter().map(|setup| Ok((port()?, setup)));
-        Self::start_at(setups.collect::<Result<Vec<_>>>()?).await
+        Self::start_at(Redis::start_durable()?, setups.collect::<Result<Vec<_>>>()?).await
+    }
+
+    /// Nodes that reach each other through gates, one for the connections to each node. The last node
+    /// reaches Redis through a gate, too, which is the last one.
+    pub async fn start_separable<const N: usize>(
+        setup: impl Fn() -> Setup,
+    ) -> Result<(Self, Vec<Gate>)> {
+        let redis = Redis::start_durable()?;
+        let (mut setups, mut gates) = (Vec::new(), Vec::new());
+        for _ in 0..N {
+            let port = port()?;
+            gates.push(Gate::start(&format!("127.0.0.1:{port}")).await?);
+            let address = &gates[gates.len() - 1].address;
+            let setup = setup().with("cluster.advertise", address);
+            setups.push((port, setup.with("store.url", redis.url())));
+        }
+        let way = Gate::start(&redis.address()).await?;
+        if let Some((_, last)) = setups.last_mut() {
+            *last = last.clone().with("store.url", format!("redis://{}", way.address));
+        }
+        gates.push(way);
+        Ok((Self::start_at(redis, setups).await?, gates))
     }
 
     /// Two nodes that reach each other through gates. A gate forwards connections to its node.
@@ -50,19 +72,24 @@ impl Recorded {
         ];
         let setups = std::iter::zip(ports, &gates)
             .map(|(port, gate)| (port, setup().with("cluster.advertise", &gate.address)));
-        Ok((Self::start_at(setups).await?, gates))
+        Ok((Self::start_at(Redis::start_durable()?, setups).await?, gates))
     }
 
     /// As [`Recorded::start`]. Each port is the one on which the node listens for its peers.
-    async fn start_at(setups: impl IntoIterator<Item = (u16, Setup)>) -> Result<Self> {
-        let redis = Redis::start_durable()?;
+    async fn start_at(
+        redis: Redis,
+        setups: impl IntoIterator<Item = (u16, Setup)>,
+    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let runs = folder.path().join("runs");
         std::fs::write(&runs, "")?;
         let mut starting = Vec::new();
         for (port, setup) in setups {
+            let setup = match setup.has("store.url") {
+                true => setup,
+                false => setup.with("store.url", redis.url()),
+            };
             let setup = setup
-                .with("store.url", redis.url())
                 .with("cluster.listen", format!("127.0.0.1:{port}"))
                 .with("cluster.secret", "known to these nodes alone, no secret")
                 .env("EVERYTHING_RECORD", &runs.display().to_string());

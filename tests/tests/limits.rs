@@ -1,17 +1,18 @@
 //! Limits of tenants: what is admitted, by one node and by a cluster, and what the others are told.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+#[path = "limits/cluster.rs"]
+mod cluster;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Response;
-use rustix::process::Signal;
 use serde_json::{Value, json};
+use tests::audit_log::Log;
 use tests::mcp::Client;
-use tests::recorded::Recorded;
-use tests::{Node, Setup, check};
-use tokio::task::JoinSet;
+use tests::recorded::{Recorded, follow};
+use tests::sse::Events;
+use tests::{Node, Setup, check, tools};
 
 const NEWEST: &str = "2025-11-25";
 
@@ -87,7 +88,7 @@ async fn a_session_gets_an_error_and_a_new_client_429() -> Result<()> {
     // The handshake took one token.
     let results = results(&client, &pings(&client, 10), "all").await?;
     ensure!(results == 4, "{results}");
-    // A notification is not refused: nothing could be answered to it.
+    // A notification counts by itself.
     let told = client.send(json!({"jsonrpc": "2.0", "method": "notifications/x"})).await?;
     check::status(&told, 202)?;
     let other = Client::new(node.demo(), NEWEST);
@@ -223,150 +224,131 @@ async fn until(is_so: impl AsyncFn() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// What happens to a node of the cluster.
-#[derive(Clone, Copy, PartialEq)]
-enum Fault {
-    None,
-    /// The process of the node that owns the limit is killed.
-    KillOwner,
-    /// The process of the node that owns the limit is stopped (SIGSTOP).
-    FreezeOwner,
-}
-
-/// The limit of the tenant, in requests for each second.
-const LIMIT: u32 = 60;
-
-/// The requests for each second that clients send to each node: three times the limit.
-const DEMANDS: [u32; 3] = [126, 45, 9];
-
-/// How long the clients send.
-const RUN: Duration = Duration::from_secs(16);
-
-/// By then the burst is used.
-const BURST_OVER: Duration = Duration::from_secs(3);
-
-/// When the fault happens.
-const FAULT_AT: Duration = Duration::from_secs(5);
-
-/// How long a request may take. A frozen node answers none.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long the nodes are watched without requests.
-const QUIET: Duration = Duration::from_secs(3);
-
-/// Sends to three nodes, each client at its own pace. Returns when results arrived, and how many
-/// commands for each second Redis got without requests and with them.
-async fn admitted(fault: Fault) -> Result<(Vec<Duration>, [f64; 2])> {
-    let rate = format!("[tenants.demo.rates.all]\nrate = '{LIMIT}/s'\nburst = 60");
-    let setup = || Setup::config(limited(&rate));
-    let mut cluster = Recorded::start([setup(), setup(), setup()]).await?;
-    let mut clients = Vec::new();
-    for node in 0..DEMANDS.len() {
-        let client = cluster.open(node, NEWEST).await?.keeping_connections();
-        clients.push(Arc::new(client));
+#[tokio::test]
+async fn a_flood_of_notifications_is_refused_and_takes_nothing_from_requests() -> Result<()> {
+    let rate = "[tenants.demo.rates.all]\nrate = '1/h'\nburst = 6";
+    let node = Node::start(&Setup::config(limited(rate)))?;
+    let client = opened(&node).await?;
+    let mut statuses = Vec::new();
+    for _ in 0..10 {
+        statuses.push(client.notify("notifications/x", json!({})).await?.status().as_u16());
     }
-    let before = commands(&cluster)?;
-    tokio::time::sleep(QUIET).await;
-    let begin = commands(&cluster)?;
-    let down: Arc<[AtomicBool; 3]> = Arc::default();
-    let began = Instant::now();
-    let mut senders = JoinSet::new();
-    for (node, demand) in DEMANDS.into_iter().enumerate() {
-        senders.spawn(send(node, demand, clients.clone(), Arc::clone(&down), began));
-    }
-    if fault != Fault::None {
-        tokio::time::sleep(FAULT_AT).await;
-        let mut owner = None;
-        for node in 0..DEMANDS.len() {
-            let owned = cluster.node(node)?.metric("roundhouse_limits_owned").await?;
-            owner = if owned == Some(1.0) { Some(node) } else { owner };
-        }
-        let owner = owner.context("no node owns the limit")?;
-        match fault {
-            Fault::KillOwner => {
-                cluster.kill(owner)?;
-                down[owner].store(true, Ordering::Relaxed);
-            }
-            _ => cluster.node(owner)?.signal(Signal::STOP)?,
-        }
-    }
-    let mut all = Vec::new();
-    while let Some(results) = senders.join_next().await {
-        all.extend(results??);
-    }
-    let quiet = (begin - before) as f64 / QUIET.as_secs_f64();
-    let busy = (commands(&cluster)? - begin) as f64 / began.elapsed().as_secs_f64();
-    all.sort();
-    Ok((all, [quiet, busy]))
-}
-
-/// Sends pings at a pace until the end. Returns when results arrived.
-async fn send(
-    node: usize,
-    demand: u32,
-    clients: Vec<Arc<Client>>,
-    down: Arc<[AtomicBool; 3]>,
-    began: Instant,
-) -> Result<Vec<Duration>> {
-    let mut requests = JoinSet::new();
-    let mut ticks = tokio::time::interval(Duration::from_secs(1) / demand);
-    let mut results = Vec::new();
-    while began.elapsed() < RUN {
-        ticks.tick().await;
-        let is_up = |at: &usize| !down[*at].load(Ordering::Relaxed);
-        let at = (0..3).map(|step| (node + step) % 3).find(is_up).context("no node")?;
-        let client = Arc::clone(&clients[at]);
-        requests.spawn(async move {
-            let ping = client.ask(client.message("ping", json!({})));
-            let answer = tokio::time::timeout(PATIENCE, ping).await.ok()?.ok()?;
-            answer.get("result").map(|_| began.elapsed())
-        });
-        while let Some(result) = requests.try_join_next() {
-            results.extend(result?);
-        }
-    }
-    while let Some(result) = requests.join_next().await {
-        results.extend(result?);
-    }
-    Ok(results)
-}
-
-/// The number of commands that Redis has got.
-fn commands(cluster: &Recorded) -> Result<u64> {
-    let info = cluster.redis.answer("INFO stats")?;
-    let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-    Ok(line.context("no number of commands")?.trim().parse()?)
-}
-
-/// Checks what was admitted in each 10 seconds.
-fn check_windows(results: &[Duration], least: f64, most: f64) -> Result<()> {
-    let window = Duration::from_secs(10);
-    let mut from = BURST_OVER;
-    let mut parts = Vec::new();
-    while from + window <= RUN {
-        let count = results.iter().filter(|at| (from..from + window).contains(*at)).count();
-        parts.push(count as f64 / f64::from(LIMIT * 10));
-        from += Duration::from_millis(500);
-    }
-    ensure!(parts.iter().all(|part| (least..=most).contains(part)), "of the limit: {parts:?}");
+    // The handshake had one.
+    let accepted = statuses.iter().filter(|status| **status == 202).count();
+    ensure!(
+        accepted == 5 && statuses.iter().all(|status| [202, 429].contains(status)),
+        "{statuses:?}"
+    );
+    ensure!(results(&client, &pings(&client, 8), "all").await? == 5);
     Ok(())
 }
 
 #[tokio::test]
-async fn three_nodes_admit_the_limit_under_uneven_load_without_redis() -> Result<()> {
-    let (results, [quiet, busy]) = admitted(Fault::None).await?;
-    check_windows(&results, 0.95, 1.05)?;
-    // Leases are renewed in any case. There are 180 requests a second.
-    ensure!(busy < quiet * 1.2 + 10.0, "{busy} commands a second, and {quiet} without requests");
+async fn a_request_over_http_sse_is_in_flight_until_its_answer_is_on_the_stream() -> Result<()> {
+    let limits = "[tenants.demo.limits]\ncluster_exchanges_max = 1";
+    let node = Node::start(&Setup::config(limited(limits)))?;
+    let http = reqwest::Client::new();
+    let get = http.get(format!("{}/demo/sse", node.base)).header("accept", "text/event-stream");
+    let mut stream = Events::of(get.send().await?)?;
+    let endpoint = stream.next().await?.and_then(|block| block.data).context("no endpoint")?;
+    let url = reqwest::Url::parse(&node.base)?.join(&endpoint)?;
+    let post = async |message: Value| -> Result<u16> {
+        Ok(http.post(url.clone()).json(&message).send().await?.status().as_u16())
+    };
+    let request = |id: u64, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    let introduction = Client::new(node.demo(), "2024-11-05").introduction(json!({}));
+    ensure!(post(request(1, "initialize", introduction)).await? == 202);
+    stream.message().await?;
+    post(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await?;
+    let slow = json!({ "name": "rh_sleep", "arguments": { "ms": 1500 } });
+    ensure!(post(request(2, "tools/call", slow)).await? == 202);
+    let other = opened(&node).await;
+    ensure!(other.is_err(), "a request of another session, while one is in flight");
+    ensure!(post(request(3, "ping", json!({}))).await? == 429);
+    let (_, answer) = stream.message().await?.context("the stream ended")?;
+    ensure!(answer["id"] == 2, "{answer}");
+    until(async || Ok(post(request(4, "ping", json!({}))).await? == 202)).await
+}
+
+#[tokio::test]
+async fn server_processes_are_counted_in_the_whole_cluster() -> Result<()> {
+    let text = format!(
+        "[tenants.demo]
+         auth = 'open'
+         [tenants.demo.limits]
+         cluster_children_max = 1
+         [tenants.demo.backends.main]
+         kind = 'stdio'
+         command = {:?}
+        ",
+        tools::built("everything")
+    );
+    let cluster = Recorded::start([Setup::config(&text), Setup::config(&text)]).await?;
+    let first = cluster.open(0, NEWEST).await?;
+    first.tool("test_simple_text", json!({})).await?;
+    let second = Client::new(cluster.node(1)?.demo(), NEWEST);
+    let initialize = || second.message("initialize", second.introduction(json!({})));
+    let refused = second.ask(initialize()).await?;
+    let message = refused["error"]["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("as many servers as it may in the cluster"), "{refused}");
+    check::status(&first.delete().await?, 204)?;
+    until(async || Ok(second.ask(initialize()).await?.get("result").is_some())).await
+}
+
+#[tokio::test]
+async fn over_the_events_of_a_day_requests_are_refused_and_streams_go_on() -> Result<()> {
+    // A tenth of it may come at once.
+    let limits = "[tenants.demo.limits]\ncluster_log_bytes_per_day = 1000000";
+    let cluster =
+        Recorded::start([Setup::config(limited(limits)), Setup::config(limited(limits))]).await?;
+    let (one, two) = (cluster.open(0, NEWEST).await?, cluster.open(1, NEWEST).await?);
+    let count = |client: &Client, n: u32, interval_ms: u32| {
+        let arguments = json!({ "n": n, "interval_ms": interval_ms });
+        client.call_with_progress("rh_count", arguments, json!("t"))
+    };
+    let mut stream = one.stream(count(&one, 200, 20)).await?;
+    let is_over = |answer: &Value| answer["error"]["data"]["limit"] == "log_bytes";
+    // Events are added at the second node, and the limit holds at both.
+    until(async || Ok(is_over(&two.ask(count(&two, 100, 1)).await?))).await?;
+    until(async || Ok(is_over(&one.ask(one.message("ping", json!({}))).await?))).await?;
+    // What was accepted is not lost.
+    let (steps, answer) = follow(&mut stream).await?;
+    let has_result = answer.is_some_and(|answer| answer.get("result").is_some());
+    ensure!(steps.len() == 200 && has_result, "{} steps", steps.len());
+    let third = Client::new(cluster.node(0)?.demo(), NEWEST);
+    let refused = third.send(third.message("initialize", third.introduction(json!({})))).await?;
+    check::status(&refused, 429)?;
+    ensure!(
+        header(&refused, "ratelimit-policy")?
+            == "\"log_bytes\";q=1000000;qu=\"content-bytes\";w=86400"
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn three_nodes_admit_the_limit_when_its_owner_is_killed() -> Result<()> {
-    check_windows(&admitted(Fault::KillOwner).await?.0, 0.95, 1.05)
+async fn how_much_of_each_limit_is_used_is_a_metric() -> Result<()> {
+    let limits = "[tenants.demo.rates.all]\nrate = '1/s'\nburst = 100
+        [tenants.demo.limits]\ncluster_sessions_max = 4";
+    let node = Node::start(&Setup::config(limited(limits)))?;
+    let client = opened(&node).await?;
+    let used = |limit: &str| {
+        format!("roundhouse_tenant_limit_used_ratio{{limit=\"{limit}\",tenant=\"demo\"}}")
+    };
+    until(async || Ok(node.metric(&used("sessions")).await? == Some(0.25))).await?;
+    results(&client, &pings(&client, 20), "all").await?;
+    until(async || Ok(node.metric(&used("tenant")).await?.is_some_and(|used| used > 0.5))).await
 }
 
 #[tokio::test]
-async fn a_frozen_owner_costs_a_part_of_the_limit_at_most() -> Result<()> {
-    check_windows(&admitted(Fault::FreezeOwner).await?.0, 0.3, 1.05)
+async fn a_call_that_can_be_read_in_two_ways_is_malformed_for_auditors() -> Result<()> {
+    let log = Log::new()?;
+    let rate = "[tenants.demo.rates.text]\nrate = '1/h'\ntools = ['test_*']";
+    let node = Node::start(&log.of(Setup::config(limited(rate))))?;
+    let client = opened(&node).await?;
+    let two = json!({ "jsonrpc": "2.0", "id": 71, "method": "tools/call",
+        "params": { "name": "x", "Name": "test_simple_text" } });
+    client.ask(two).await?;
+    let refusal = log.one(|record| record["kind"] == "refused").await?;
+    ensure!(refusal["reason"] == "malformed", "{refusal}");
+    Ok(())
 }

@@ -8,15 +8,18 @@ mod entry;
 mod owned;
 mod wire;
 
+use std::any::Any;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use budget::limit::{CountOfNode, Grant, Member, Rate, RateOfNode};
+use backends::stdio::{LimitReached, ProcessLimit, TakenProcess};
+use budget::limit::{CountOfNode, Grant, INTERVAL, Member, Rate, RateOfNode, Refused};
 use bytes::Bytes;
 use prost::Message as _;
-use tenants::limit_id;
+use tenants::{ClusterLimits, limit_id};
+use thin_vec::ThinVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -46,6 +49,8 @@ struct Shared {
     /// The number of live nodes.
     nodes: AtomicUsize,
     table: Mutex<Table>,
+    /// Whether a tenant has a limit of the bytes of events.
+    has_log_limits: AtomicBool,
     owned: Mutex<Owned>,
     /// Notified when shares have arrived.
     shares: Notify,
@@ -57,11 +62,27 @@ struct Shared {
 struct Table {
     rates: HashMap<u128, Arc<RateEntry>>,
     counts: HashMap<u128, Arc<CountEntry>>,
-    /// The sessions of each tenant whose number is limited.
-    sessions: HashMap<Arc<str>, Arc<CountEntry>>,
+    /// What is limited of each tenant whether requests ask for it or not. It is not forgotten.
+    tenants: HashMap<Arc<str>, OfTenant>,
     by_tenant: HashMap<u64, usize>,
     /// Where the next message begins, if one does not hold all reports.
     turn: usize,
+}
+
+/// What is limited of a tenant whether requests ask for it or not.
+#[derive(Clone, Debug, Default)]
+struct OfTenant {
+    sessions: Option<Arc<CountEntry>>,
+    children: Option<Arc<CountEntry>>,
+    exchanges: Option<Arc<CountEntry>>,
+    log_bytes: Option<Arc<RateEntry>>,
+}
+
+impl OfTenant {
+    fn has_count(&self, id: u128) -> bool {
+        let counts = [&self.sessions, &self.children, &self.exchanges];
+        counts.into_iter().flatten().any(|entry| entry.id == id)
+    }
 }
 
 /// What this node reports to the owner of some limits.
@@ -86,6 +107,7 @@ impl NodeLimits {
             is_alone,
             nodes: AtomicUsize::new(1),
             table: Mutex::default(),
+            has_log_limits: AtomicBool::new(false),
             owned: Mutex::default(),
             shares: Notify::new(),
             wanted: Arc::default(),
@@ -97,9 +119,15 @@ impl NodeLimits {
         self.0.started.elapsed()
     }
 
-    /// The entry of a rate: of this name, and of the client or key to which it belongs. Not for each
-    /// request: threads keep the entry until it is forgotten.
-    pub fn rate(&self, tenant: &str, name: &str, subject: &str, rate: Rate) -> Arc<RateEntry> {
+    /// The entry of a rate: of this name and kind, and of the client or key to which it belongs. Not for
+    /// each request: threads keep the entry until it is forgotten.
+    pub fn rate(
+        &self,
+        tenant: &str,
+        (name, kind): (&str, &'static str),
+        subject: &str,
+        rate: Rate,
+    ) -> Arc<RateEntry> {
         let (now, nodes) = (self.now(), self.nodes());
         let hash = tenant_hash(tenant);
         let mut table = self.table();
@@ -116,14 +144,14 @@ impl NodeLimits {
                 true => RateOfNode::alone(rate, now),
                 false => RateOfNode::new(rate, nodes, now),
             };
-            Arc::new(RateEntry::new(id, hash, state, &self.0.wanted))
+            Arc::new(RateEntry::new(id, hash, (tenant.into(), kind), state, &self.0.wanted))
         });
         entry.change(rate, nodes, now);
         Arc::clone(entry)
     }
 
     /// The entry of a count.
-    pub fn count(&self, tenant: &str, name: &str, max: u64) -> Arc<CountEntry> {
+    pub fn count(&self, tenant: &str, name: &'static str, max: u64) -> Arc<CountEntry> {
         let (now, nodes) = (self.now(), self.nodes());
         let mut table = self.table();
         let id = limit_id(tenant, name, "");
@@ -132,31 +160,99 @@ impl NodeLimits {
                 true => CountOfNode::alone(max, now),
                 false => CountOfNode::new(max, nodes, now),
             };
-            Arc::new(CountEntry::new(id, tenant_hash(tenant), state, &self.0.wanted))
+            let (hash, shown) = (tenant_hash(tenant), (tenant.into(), name));
+            Arc::new(CountEntry::new(id, hash, shown, state, &self.0.wanted))
         });
         entry.change(max, nodes, now);
         Arc::clone(entry)
     }
 
-    /// Sets the most sessions that tenants may have in the cluster. Other tenants have no limit.
-    pub fn limit_sessions(&self, limits: impl IntoIterator<Item = (Arc<str>, u32)>) {
-        let entries = limits.into_iter().map(|(tenant, max)| {
-            let entry = self.count(&tenant, "sessions", u64::from(max));
-            (tenant, entry)
+    /// Sets what tenants may have in the cluster. Other tenants have no limit.
+    pub fn limit_tenants(&self, limits: impl IntoIterator<Item = (Arc<str>, Arc<ClusterLimits>)>) {
+        let entries = limits.into_iter().map(|(tenant, limits)| {
+            let count =
+                |name, max: Option<u32>| max.map(|max| self.count(&tenant, name, u64::from(max)));
+            let of_tenant = OfTenant {
+                sessions: count("sessions", limits.sessions_max),
+                children: count("children", limits.children_max),
+                exchanges: count("exchanges", limits.exchanges_max),
+                log_bytes: limits.log_bytes_per_day.map(|bytes| self.log_rate(&tenant, bytes)),
+            };
+            (tenant, of_tenant)
         });
-        let entries = entries.collect();
-        self.table().sessions = entries;
+        let entries: HashMap<_, _> = entries.collect();
+        let has_log_limits = entries.values().any(|of_tenant| of_tenant.log_bytes.is_some());
+        self.table().tenants = entries;
+        self.0.has_log_limits.store(has_log_limits, Ordering::Relaxed);
+    }
+
+    /// The rate at which bytes of events may be added: those of a day, a tenth of them at once.
+    fn log_rate(&self, tenant: &str, bytes_per_day: u64) -> Arc<RateEntry> {
+        let bytes = bytes_per_day as f64;
+        let rate = Rate { per_sec: bytes / 86_400.0, burst: bytes / 10.0 };
+        // No rate in settings has this name.
+        self.rate(tenant, ("\nlog_bytes", "log_bytes"), "", rate)
     }
 
     /// The sessions of a tenant, if their number is limited.
     pub fn sessions(&self, tenant: &str) -> Option<Arc<CountEntry>> {
-        self.table().sessions.get(tenant).cloned()
+        self.table().tenants.get(tenant)?.sessions.clone()
+    }
+
+    /// The bytes of events of a tenant, if they are limited.
+    pub fn log_bytes(&self, tenant: &str) -> Option<Arc<RateEntry>> {
+        self.table().tenants.get(tenant)?.log_bytes.clone()
+    }
+
+    /// Counts bytes of events that a session adds to its log.
+    pub(crate) fn charge_log(&self, tenant: &str, bytes: impl FnOnce() -> usize) {
+        if self.0.has_log_limits.load(Ordering::Relaxed)
+            && let Some(entry) = self.log_bytes(tenant)
+        {
+            entry.charge(bytes() as f64, self.now());
+        }
+    }
+
+    /// Counts a request whose answer takes another way than its response, if the tenant's requests in
+    /// flight are limited.
+    fn hold_exchange(&self, tenant: &str) -> Option<Counted> {
+        let entry = self.table().tenants.get(tenant)?.exchanges.clone()?;
+        Some(entry.hold(self.now()))
+    }
+
+    /// Takes one of the server processes of a tenant. `Ok(None)`: their number has no limit.
+    pub(crate) async fn take_child(&self, tenant: &str) -> Result<Option<Counted>, Refused> {
+        let until = tokio::time::Instant::now() + INTERVAL;
+        loop {
+            let mut arrived = std::pin::pin!(self.shares_arrived());
+            arrived.as_mut().enable();
+            let entry = self.table().tenants.get(tenant).and_then(|of| of.children.clone());
+            let Some(entry) = entry else { return Ok(None) };
+            match entry.take(self.now()) {
+                Some(Ok(counted)) => return Ok(Some(counted)),
+                Some(Err(Refused::Wait)) if tokio::time::Instant::now() < until => {}
+                Some(Err(refused)) => return Err(refused),
+                None => return Ok(None),
+            }
+            let _ = tokio::time::timeout_at(until, arrived).await;
+        }
+    }
+
+    /// How much of each limit is used at this node: the tenant, the kind of the limit, and the part.
+    pub(crate) fn used(&self) -> Vec<(Arc<str>, &'static str, f64)> {
+        let (now, table) = (self.now(), self.table());
+        let rates = table.rates.values().filter_map(|entry| entry.used(now));
+        rates.chain(table.counts.values().filter_map(|entry| entry.used())).collect()
     }
 
     /// Sets how many sessions each tenant has on this node.
     pub(crate) fn set_sessions(&self, held: impl FnOnce() -> Vec<(Arc<str>, usize)>) {
         let now = self.now();
-        let sessions = self.table().sessions.clone();
+        let table = self.table();
+        let of_tenant =
+            |(tenant, of): (&Arc<str>, &OfTenant)| Some((Arc::clone(tenant), of.sessions.clone()?));
+        let sessions: Vec<_> = table.tenants.iter().filter_map(of_tenant).collect();
+        drop(table);
         if sessions.is_empty() {
             return;
         }
@@ -196,10 +292,11 @@ impl NodeLimits {
         let now = self.now();
         self.0.nodes.store(nodes.max(1), Ordering::Relaxed);
         let mut table = self.table();
-        let Table { rates, counts, sessions, by_tenant, .. } = &mut *table;
+        let Table { rates, counts, tenants, by_tenant, .. } = &mut *table;
         rates.retain(|_, entry| {
             entry.update(nodes, now);
-            let is_kept = !entry.forget(now);
+            let logs = || tenants.values().filter_map(|of_tenant| of_tenant.log_bytes.as_ref());
+            let is_kept = logs().any(|kept| Arc::ptr_eq(kept, entry)) || !entry.forget(now);
             if !is_kept && let Some(count) = by_tenant.get_mut(&entry.tenant) {
                 *count -= 1;
             }
@@ -208,7 +305,7 @@ impl NodeLimits {
         by_tenant.retain(|_, count| *count > 0);
         counts.retain(|id, entry| {
             entry.update(nodes, now);
-            sessions.values().any(|kept| kept.id == *id) || !entry.forget(now)
+            tenants.values().any(|of_tenant| of_tenant.has_count(*id)) || !entry.forget(now)
         });
         drop(table);
         self.owned().forget(now);
@@ -295,5 +392,40 @@ impl NodeLimits {
 
     fn owned(&self) -> MutexGuard<'_, Owned> {
         self.0.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The requests of a session that are in flight, as metrics and a limit count them.
+#[derive(Debug, Default)]
+pub(crate) struct CountedExchanges {
+    count: usize,
+    /// Those that a limit counts here.
+    held: ThinVec<Counted>,
+}
+
+impl CountedExchanges {
+    /// Sets how many there are. With `limits`, answers do not end the exchange in which their request came,
+    /// so the front does not hold them.
+    pub(crate) fn set(&mut self, count: usize, limits: Option<&NodeLimits>, tenant: &str) {
+        if count == self.count {
+            return;
+        }
+        metrics::EXCHANGES.add(count as i64 - self.count as i64);
+        self.count = count;
+        self.held.truncate(count);
+        while self.held.len() < count
+            && let Some(counted) = limits.and_then(|limits| limits.hold_exchange(tenant))
+        {
+            self.held.push(counted);
+        }
+    }
+}
+
+impl ProcessLimit for NodeLimits {
+    fn take<'a>(&'a self, tenant: &'a str) -> TakenProcess<'a> {
+        Box::pin(async move {
+            let counted = self.take_child(tenant).await.map_err(|_| LimitReached)?;
+            Ok(Box::new(counted) as Box<dyn Any + Send + Sync>)
+        })
     }
 }

@@ -5,7 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use conversation::{Cause, Fact, ResumeOutcome};
 use prometheus::{
-    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, exponential_buckets,
+    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    exponential_buckets,
 };
 use telemetry::{OTHER_TENANTS, TenantLabels, register};
 
@@ -105,6 +106,29 @@ static TENANT_SESSIONS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
         &["tenant"],
     )
 });
+
+/// The parts of the limits of the cluster that are used here.
+static TENANT_LIMIT_USED: LazyLock<GaugeVec> = LazyLock::new(|| {
+    register::float_gauges(
+        "roundhouse_tenant_limit_used_ratio",
+        "Part of a tenant's limit of the cluster that is used at this node, by kind of limit.",
+        &["tenant", "limit"],
+    )
+});
+
+/// Shows how much of their limits tenants use: each with a label of its own; of all others the most.
+pub(crate) fn show_limits(labels: &TenantLabels, used: Vec<(Arc<str>, &'static str, f64)>) {
+    let mut most: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for (tenant, kind, used) in &used {
+        let most = most.entry((labels.label(tenant), kind)).or_default();
+        *most = most.max(*used);
+    }
+    // What is not used any more is not shown.
+    TENANT_LIMIT_USED.reset();
+    for ((label, kind), used) in most {
+        TENANT_LIMIT_USED.with_label_values(&[label, kind]).set(used);
+    }
+}
 
 /// Shows what the tenants use: each with a label of its own, and all others together.
 pub(crate) fn show_tenants(
@@ -469,6 +493,7 @@ pub(crate) fn show() {
     LazyLock::force(&UNCONFIRMED_EVICTED);
     LazyLock::force(&TENANT_SESSION_BYTES);
     LazyLock::force(&TENANT_SESSIONS);
+    LazyLock::force(&TENANT_LIMIT_USED);
     LazyLock::force(&HOLDS);
     LazyLock::force(&HOPS);
     LazyLock::force(&TAKEOVERS);

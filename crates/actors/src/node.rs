@@ -50,7 +50,7 @@ impl Node {
     pub(crate) fn new(context: NodeContext, sessions_max: HashMap<Arc<str>, usize>) -> Self {
         let held = HeldRequests::new(context.settings.held_max);
         Self {
-            limits: NodeLimits::new(context.cluster.is_alone()),
+            limits: context.cluster_limits.clone(),
             registry: Arc::new(Registry::new(
                 context.cluster.load(),
                 context.settings.sessions_max,

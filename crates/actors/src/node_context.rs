@@ -14,6 +14,7 @@ use store::{Digest, Store};
 use telemetry::Traces;
 use tenants::Principal;
 
+use crate::limits::NodeLimits;
 use crate::principal_digest::PrincipalDigests;
 use crate::reply::Bounds;
 use crate::routing::revocation_codec::reads_revocations;
@@ -31,6 +32,8 @@ pub(crate) struct NodeContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backends: Backends,
     pub(crate) cluster: Cluster,
+    /// What tenants may have in the whole cluster.
+    pub(crate) cluster_limits: NodeLimits,
     /// The budget of the bytes that sessions keep.
     pub(crate) session_bytes: SessionBytes,
     /// The server processes of the tenants, if they are counted.
@@ -72,6 +75,7 @@ impl NodeContext {
             settings,
             store: parts.store,
             backends: parts.backends,
+            cluster_limits: NodeLimits::new(parts.cluster.is_alone()),
             cluster: parts.cluster,
             session_bytes: parts.session_bytes,
             children: parts.children,

@@ -141,6 +141,7 @@ pub(crate) async fn show_tenants(bytes: SessionBytes, labels: TenantLabels, node
     while let Some(node) = node.upgrade() {
         node.context.sleeping_bytes.drop_expired(clock::now());
         metrics::show_tenants(&labels, &bytes, &node.registry.sessions_by_tenant());
+        metrics::show_limits(&labels, node.limits.used());
         drop(node);
         tokio::time::sleep(SHOWN_EVERY).await;
     }

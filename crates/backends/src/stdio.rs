@@ -30,7 +30,9 @@ use std::sync::Arc;
 use protocol::SessionId;
 
 pub use self::cgroup::prepare as prepare_cgroups;
-pub use self::children::{CHILDREN_MAX, Children, ChildrenSettings};
+pub use self::children::{
+    CHILDREN_MAX, Children, ChildrenSettings, LimitReached, ProcessLimit, TakenProcess,
+};
 pub use self::environment::{INHERITED, INHERITED_FOR_DOWNLOADS, withheld};
 use self::program::Program;
 pub use self::program::StdioShares;

@@ -176,6 +176,11 @@ impl Session {
         self.parts.posts.exchanges().len()
     }
 
+    /// Whether responses take the session's one connection, and not that of their request.
+    pub fn is_duplex(&self) -> bool {
+        self.setup.duplex.is_some()
+    }
+
     /// The negotiated revision; before the negotiation, the assumed one.
     pub fn revision(&self) -> Revision {
         self.parts.handshake.revision()

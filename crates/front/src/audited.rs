@@ -335,9 +335,16 @@ impl Audited {
         }
     }
 
-    /// Records that a message is over a limit. `at`: its place in a batch.
-    pub(crate) fn over_limit(&mut self, message: &Message, code: i32, at: Option<usize>) {
-        self.refuse(message, "limits", Some(code));
+    /// Records that a message is over a limit, or that no limit can be found for it. `at`: its place in a
+    /// batch.
+    pub(crate) fn over_limit(
+        &mut self,
+        message: &Message,
+        reason: &'static str,
+        code: i32,
+        at: Option<usize>,
+    ) {
+        self.refuse(message, reason, Some(code));
         match at {
             None => self.is_refusal_recorded = true,
             Some(at) => self.over_limits.push(at),

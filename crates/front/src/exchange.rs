@@ -362,6 +362,11 @@ impl Exchange {
         self.note(|inner| inner.held.push(counted));
     }
 
+    /// Gives back what a limit of the cluster counts.
+    pub(crate) fn release(&mut self) {
+        self.note(|inner| inner.held.clear());
+    }
+
     /// Sets the outcome, if there is none yet.
     pub(crate) fn end(&mut self, outcome: Outcome) {
         self.note(|inner| inner.outcome = inner.outcome.or(Some(outcome)));

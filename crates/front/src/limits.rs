@@ -1,21 +1,22 @@
 //! The limits of tenants at the front: which requests there is a token for, and what the others get.
 //!
-//! Each request of a body counts by itself, before its permissions are looked at. Notifications and
-//! responses are not counted: nothing could be answered to them. Where a rate has tools, they are refused
+//! Each request of a body counts by itself, before its permissions are looked at, and each notification
+//! by the same rates. Responses are not counted: a server has asked for them. Where a rate has tools, they are refused
 //! if a server could read a call in them. The decision takes no round trip. A
 //! request that finds a limit without a share waits for one, for an interval at most.
 
 mod thread;
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use actors::{Counted, NodeLimits};
-use budget::limit::INTERVAL;
+use actors::{Counted, NodeLimits, Taken};
+use budget::limit::{INTERVAL, Rate, Refused as NoToken};
 use protocol::{Ambiguous, Body as Posted, ErrorCode, Message, Named, Rejection, RequestId, named};
-use tenants::Tenant;
+use tenants::{ClusterLimits, Tenant};
 use tokio::time::{Instant, sleep_until};
 
-use thread::{Subject, ThreadLimits};
+use thread::{Subject, ThreadLimits, applies};
 
 use crate::authentication::Credential;
 use crate::exchange::Exchange;
@@ -135,7 +136,11 @@ impl Limits {
     ) -> Result<(), Limited> {
         let admitted = self.judge_message(tenant, credential, message, exchange).await;
         if let (Err(limited), Some(audited)) = (&admitted, exchange.audited()) {
-            audited.over_limit(message, limited.code().number(), at);
+            let reason = match limited {
+                Limited::Over(..) => "limits",
+                Limited::Ambiguous(_) => "malformed",
+            };
+            audited.over_limit(message, reason, limited.code().number(), at);
         }
         admitted
     }
@@ -155,25 +160,73 @@ impl Limits {
             // message that does not count.
             Some(Err(Ambiguous)) => return Err(Limited::Ambiguous(id_of(message))),
         };
-        let Message::Request(request) = message else { return Ok(()) };
-        let id = || Some(request.id.clone());
+        let id = || id_of(message);
         let key = if limits.has_keys() { credential.key_name(tenant) } else { None };
         let subject =
             Subject { principal: credential.principal.name(), key, tool: tool.as_deref() };
+        let taken = match message {
+            Message::Request(_) => self.take_all(tenant, limits, &subject, exchange).await,
+            Message::Notification(_) => {
+                let take = || self.take_for_notification(tenant, limits, &subject);
+                self.or_wait(tenant, take).await
+            }
+            // The server has asked for it, and waits.
+            Message::Response(_) => Ok(()),
+        };
+        taken.map_err(|over| {
+            exchange.limited(over.kind);
+            Limited::Over(over, id())
+        })
+    }
+
+    /// Takes what a request needs.
+    async fn take_all(
+        &self,
+        tenant: &Tenant,
+        limits: &Arc<ClusterLimits>,
+        subject: &Subject<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<(), OverLimit> {
         let taken = || {
             let mut of_thread = self.of_thread.borrow_mut();
-            of_thread.take(&self.node, self.threads, &tenant.name, limits, &subject)
+            of_thread.take(&self.node, self.threads, &tenant.name, limits, subject)
         };
-        let over = match self.or_wait(tenant, taken).await {
-            Ok(()) if limits.exchanges_max.is_none() => return Ok(()),
-            Ok(()) => match self.take_exchange(tenant, exchange).await {
-                Ok(()) => return Ok(()),
-                Err(over) => over,
-            },
-            Err(over) => over,
-        };
-        exchange.limited(over.kind);
-        Err(Limited::Over(over, id()))
+        self.or_wait(tenant, taken).await?;
+        if let Some(per_day) = limits.log_bytes_per_day {
+            self.or_wait(tenant, || self.check_log(tenant, per_day)).await?;
+        }
+        self.take_exchange(tenant, exchange).await
+    }
+
+    /// Checks whether the sessions of the tenant may add events to their logs.
+    fn check_log(&self, tenant: &Tenant, per_day: u64) -> Result<(), OverLimit> {
+        let allowed = self.node.log_bytes(&tenant.name).and_then(|log| log.allows(self.node.now()));
+        allowed.unwrap_or(Ok(())).map_err(|no_token| OverLimit::of_log_bytes(per_day, no_token))
+    }
+
+    /// Takes a token of each rate for a notification. They have the same rates as requests, and count by
+    /// themselves, so that a client at its limit can still cancel a request.
+    fn take_for_notification(
+        &self,
+        tenant: &Tenant,
+        limits: &ClusterLimits,
+        subject: &Subject<'_>,
+    ) -> Result<(), OverLimit> {
+        for rule in &limits.rates {
+            let Some(client) = applies(rule, subject) else { continue };
+            let rate = Rate { per_sec: rule.per_sec(), burst: f64::from(rule.burst) };
+            // No rate in settings has this name.
+            let name = format!("{}\nnotifications", rule.name);
+            let entry = self.node.rate(&tenant.name, (&name, "notifications"), client, rate);
+            // One token: others would be lost.
+            let no_token = match entry.take(1, 0, usize::MAX, self.node.now()) {
+                Taken::Tokens(_) => continue,
+                Taken::Refused(no_token) => no_token,
+                Taken::Forgotten => NoToken::Wait,
+            };
+            return Err(OverLimit::of_rate(rule, no_token));
+        }
+        Ok(())
     }
 
     async fn take_exchange(

@@ -203,7 +203,7 @@ struct Meters {
     seconds: Histogram,
     bytes_in: IntCounter,
     bytes_out: IntCounter,
-    limited: [IntCounter; 7],
+    limited: [IntCounter; 8],
 }
 
 impl TenantMeters {

@@ -25,10 +25,12 @@ pub(crate) enum LimitKind {
     Sessions = 5,
     /// The open GET streams.
     Streams = 6,
+    /// The bytes of events that are added to logs.
+    LogBytes = 7,
 }
 
 impl LimitKind {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Tenant,
         Self::Principal,
         Self::Key,
@@ -36,6 +38,7 @@ impl LimitKind {
         Self::Exchanges,
         Self::Sessions,
         Self::Streams,
+        Self::LogBytes,
     ];
 
     /// The name in metrics; of a count also for its clients.
@@ -48,6 +51,7 @@ impl LimitKind {
             Self::Exchanges => "exchanges",
             Self::Sessions => "sessions",
             Self::Streams => "streams",
+            Self::LogBytes => "log_bytes",
         }
     }
 
@@ -69,7 +73,7 @@ pub(crate) struct OverLimit {
     /// The name, of which settings allow only characters that need no escape.
     name: Arc<str>,
     /// How many, and in how many seconds if it is a rate.
-    quota: (u32, Option<u32>),
+    quota: (u64, Option<u32>),
     no_token: NoToken,
 }
 
@@ -78,13 +82,18 @@ impl OverLimit {
         Self {
             kind: LimitKind::of(rule),
             name: Arc::from(&*rule.name),
-            quota: (rule.tokens, Some(rule.window_secs)),
+            quota: (rule.tokens.into(), Some(rule.window_secs)),
             no_token,
         }
     }
 
     pub(crate) fn of_count(kind: LimitKind, max: u32, no_token: NoToken) -> Self {
-        Self { kind, name: kind.name().into(), quota: (max, None), no_token }
+        Self { kind, name: kind.name().into(), quota: (max.into(), None), no_token }
+    }
+
+    pub(crate) fn of_log_bytes(per_day: u64, no_token: NoToken) -> Self {
+        let kind = LimitKind::LogBytes;
+        Self { kind, name: kind.name().into(), quota: (per_day, Some(86_400)), no_token }
     }
 
     /// Whether the next share may have a token for the request.
@@ -110,6 +119,7 @@ impl OverLimit {
         let ms = (self.retry_after().as_secs_f64() * 1_000.0).ceil() as u64;
         let (name, (quota, window)) = (&self.name, self.quota);
         let what = match window {
+            Some(_) if self.kind == LimitKind::LogBytes => format!("{quota} bytes of events a day"),
             Some(1) => format!("{quota} requests a second"),
             Some(60) => format!("{quota} requests a minute"),
             Some(3_600) => format!("{quota} requests an hour"),
@@ -127,6 +137,7 @@ impl OverLimit {
         let (name, (quota, window)) = (&self.name, self.quota);
         let unit = match self.kind {
             LimitKind::Exchanges => ";qu=\"concurrent-requests\"",
+            LimitKind::LogBytes => ";qu=\"content-bytes\"",
             _ => "",
         };
         let window = window.map(|secs| format!(";w={secs}")).unwrap_or_default();

@@ -147,6 +147,10 @@ async fn handle_line<W>(
             let rejection = limited.into_rejection();
             exchange.refused(rejection.code.number());
             exchange.end_as(Outcome::Refused);
+            // Nothing is answered to a notification.
+            if rejection.id.is_none() && rejection.code == ErrorCode::Refused {
+                return;
+            }
             return output.write_line(&error(&rejection));
         }
     };
@@ -162,7 +166,14 @@ async fn handle_line<W>(
         return refuse(Refused::unrecorded(held), &ids, pending, output);
     }
     match handle.post(caller, body, None).next().await {
-        Some(ReplyEvent::Answer(Answer::Accepted)) => exchange.end(Outcome::Accepted),
+        Some(ReplyEvent::Answer(Answer::Accepted)) => {
+            // The session counts its requests from now on.
+            for id in &ids {
+                pending.requests.get_mut(id).into_iter().for_each(Exchange::release);
+            }
+            exchange.release();
+            exchange.end(Outcome::Accepted);
+        }
         // Each request gets its own final response, also where all were refused together.
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {
             exchange.end(Outcome::Refused);

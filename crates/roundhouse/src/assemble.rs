@@ -64,17 +64,17 @@ impl Plan {
             digest_secrets: self.digest_secrets(),
             traces,
         });
-        handle.limits().limit_sessions(self.cluster_sessions_max());
+        handle.limits().limit_tenants(self.cluster_limits());
+        self.children.limit_by(Arc::new(handle.limits().clone()));
         handle
     }
 
-    /// The most sessions in the whole cluster, of each tenant that has such a limit.
-    pub(crate) fn cluster_sessions_max(&self) -> Vec<(Arc<str>, u32)> {
-        let max = |tenant: Arc<tenants::Tenant>| {
-            let max = tenant.cluster_limits.as_ref()?.sessions_max?;
-            Some((Arc::clone(&tenant.name), max))
+    /// What each tenant that has limits may have in the whole cluster.
+    pub(crate) fn cluster_limits(&self) -> Vec<(Arc<str>, Arc<tenants::ClusterLimits>)> {
+        let of = |tenant: Arc<tenants::Tenant>| {
+            Some((Arc::clone(&tenant.name), tenant.cluster_limits.clone()?))
         };
-        self.tenants.by_name().into_iter().filter_map(max).collect()
+        self.tenants.by_name().into_iter().filter_map(of).collect()
     }
 
     /// The secrets with which records keep digests of clients. The store of a node alone in its memory

@@ -275,7 +275,7 @@ impl Reload {
         self.shared.budgets.divide(&plan.settings);
         self.bodies.divide(plan.settings.front.body_shares(plan.settings.body_maxima()));
         self.handle.divide_sessions(plan.tenant_sessions_max());
-        self.handle.limits().limit_sessions(plan.cluster_sessions_max());
+        self.handle.limits().limit_tenants(plan.cluster_limits());
     }
 
     fn show_tenants(

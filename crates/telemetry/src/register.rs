@@ -5,9 +5,9 @@
 //! test that uses the metric fails.
 
 use prometheus::{
-    Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    register_gauge, register_histogram, register_histogram_vec, register_int_counter,
-    register_int_counter_vec, register_int_gauge, register_int_gauge_vec,
+    Error, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, register_gauge, register_gauge_vec, register_histogram, register_histogram_vec,
+    register_int_counter, register_int_counter_vec, register_int_gauge, register_int_gauge_vec,
 };
 
 /// Registers a gauge with a whole number.
@@ -23,6 +23,11 @@ pub fn gauges(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
 /// Registers a gauge with a fraction, such as a time in seconds.
 pub fn float_gauge(name: &str, help: &str) -> Gauge {
     registered(name, register_gauge!(name, help))
+}
+
+/// Registers gauges with fractions, one for each combination of labels.
+pub fn float_gauges(name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+    registered(name, register_gauge_vec!(name, help, labels))
 }
 
 /// Registers a counter.

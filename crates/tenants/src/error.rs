@@ -189,6 +189,17 @@ pub enum Error {
         /// What stands there.
         written: String,
     },
+    /// A limit of the bytes of events that is too low to be divided among nodes, or too high.
+    #[error(
+        "`tenants.{name}.limits.cluster_log_bytes_per_day` is {written}; write 1000000 to \
+         100000000000000, or remove it"
+    )]
+    LogBytesPerDay {
+        /// The tenant.
+        name: String,
+        /// The value.
+        written: u64,
+    },
     /// A limit of zero, with which no client could use the endpoint.
     #[error("`tenants.{name}.{limit}` is 0, so no client could use the endpoint; write at least 1")]
     LimitZero {

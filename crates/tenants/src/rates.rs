@@ -114,6 +114,10 @@ pub struct ClusterLimits {
     pub sessions_max: Option<u32>,
     /// Most open GET streams.
     pub streams_max: Option<u32>,
+    /// Most server processes.
+    pub children_max: Option<u32>,
+    /// Most bytes of events that are added to logs in a day.
+    pub log_bytes_per_day: Option<u64>,
 }
 
 impl ClusterLimits {

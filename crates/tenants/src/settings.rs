@@ -64,6 +64,8 @@ impl Settings {
             exchanges_max: self.limits.cluster_exchanges_max,
             sessions_max: self.limits.cluster_sessions_max,
             streams_max: self.limits.cluster_streams_max,
+            children_max: self.limits.cluster_children_max,
+            log_bytes_per_day: self.limits.cluster_log_bytes_per_day,
         })
     }
 
@@ -123,6 +125,10 @@ fn auth_error(name: &str, word: &str, auth: &Auth) -> Option<Error> {
     }
 }
 
+/// What the bytes of events in a day can be limited to. Of fewer, each node would have less than a small
+/// event at a time.
+const LOG_BYTES_PER_DAY: std::ops::RangeInclusive<u64> = 1_000_000..=100_000_000_000_000;
+
 /// The limits of a tenant.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -152,6 +158,12 @@ pub struct Limits {
     pub cluster_sessions_max: Option<u32>,
     /// Maximum number of the tenant's open GET streams in the whole cluster.
     pub cluster_streams_max: Option<u32>,
+    /// Maximum number of server processes of the tenant in the whole cluster; the link of a further one is
+    /// down at once.
+    pub cluster_children_max: Option<u32>,
+    /// Most bytes of events that the tenant's sessions add to their logs in a day, in the whole cluster.
+    /// At the limit new requests are refused; what runs goes on.
+    pub cluster_log_bytes_per_day: Option<u64>,
 }
 
 impl Limits {
@@ -164,7 +176,13 @@ impl Limits {
             ("limits.cluster_exchanges_max", self.cluster_exchanges_max.map(|max| max as usize)),
             ("limits.cluster_sessions_max", self.cluster_sessions_max.map(|max| max as usize)),
             ("limits.cluster_streams_max", self.cluster_streams_max.map(|max| max as usize)),
+            ("limits.cluster_children_max", self.cluster_children_max.map(|max| max as usize)),
         ];
+        if let Some(written) = self.cluster_log_bytes_per_day
+            && !LOG_BYTES_PER_DAY.contains(&written)
+        {
+            return Err(Error::LogBytesPerDay { name: name.into(), written });
+        }
         match limits.into_iter().find(|(_, limit)| *limit == Some(0)) {
             Some((limit, _)) => Err(Error::LimitZero { name: name.into(), limit }),
             None => Ok(()),
@@ -183,6 +201,8 @@ impl Default for Limits {
             cluster_exchanges_max: None,
             cluster_sessions_max: None,
             cluster_streams_max: None,
+            cluster_children_max: None,
+            cluster_log_bytes_per_day: None,
         }
     }
 }
@@ -255,6 +275,18 @@ mod tests {
         let limits = Limits { bodies_bytes_max: Some(0), ..Limits::default() };
         let refusal = refusal(&Settings { limits, ..Settings::open() });
         assert!(refusal.contains("`tenants.acme.limits.bodies_bytes_max` is 0"), "{refusal}");
+    }
+
+    #[test]
+    fn bytes_of_events_that_no_cluster_can_divide_are_refused() {
+        for (written, is_fine) in [(999_999, false), (1_000_000, true), (u64::MAX, false)] {
+            let limits = Limits { cluster_log_bytes_per_day: Some(written), ..Limits::default() };
+            let tenant = Tenant::new("acme", &Settings { limits, ..Settings::open() });
+            assert_eq!(tenant.is_ok(), is_fine, "{written}");
+            let wrong = tenant.err().unwrap_or_default();
+            let is_named = |error: &Error| error.to_string().contains(&written.to_string());
+            assert!(wrong.iter().all(is_named), "{wrong:?}");
+        }
     }
 
     #[test]

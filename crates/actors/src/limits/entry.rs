@@ -16,6 +16,8 @@ const BATCH: Duration = Duration::from_millis(5);
 pub struct RateEntry {
     id: u128,
     pub(super) tenant: u64,
+    /// The tenant's name and the kind of the limit, for metrics.
+    shown: (Arc<str>, &'static str),
     /// `None` once it was forgotten.
     state: Mutex<Option<RateOfNode>>,
     wanted: Arc<Notify>,
@@ -33,8 +35,39 @@ pub enum Taken {
 }
 
 impl RateEntry {
-    pub(super) fn new(id: u128, tenant: u64, state: RateOfNode, wanted: &Arc<Notify>) -> Self {
-        Self { id, tenant, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+    pub(super) fn new(
+        id: u128,
+        tenant: u64,
+        shown: (Arc<str>, &'static str),
+        state: RateOfNode,
+        wanted: &Arc<Notify>,
+    ) -> Self {
+        Self { id, tenant, shown, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+    }
+
+    /// Takes tokens for what is done already, also those that are not there.
+    pub(super) fn charge(&self, tokens: f64, now: Duration) {
+        if let Some(state) = self.state().as_mut() {
+            state.charge(tokens, now);
+        }
+    }
+
+    /// Whether there are tokens for what is charged later. `None`: the entry was forgotten.
+    pub fn allows(&self, now: Duration) -> Option<Result<(), Refused>> {
+        let mut guard = self.state();
+        let state = guard.as_mut()?;
+        let allowed = state.allows(now);
+        if allowed.is_err() && state.wants_share() {
+            drop(guard);
+            self.wanted.notify_one();
+        }
+        Some(allowed)
+    }
+
+    /// The tenant, the kind of the limit, and the part of it that is used at this node.
+    pub(super) fn used(&self, now: Duration) -> Option<(Arc<str>, &'static str, f64)> {
+        let used = self.state().as_mut()?.used(now);
+        Some((Arc::clone(&self.shown.0), self.shown.1, used))
     }
 
     /// Takes a token for a request, and others for the next ones of the thread. `asked` requests have
@@ -111,6 +144,8 @@ impl RateEntry {
 pub struct CountEntry {
     pub(super) id: u128,
     pub(super) tenant: u64,
+    /// The tenant's name and the kind of the limit, for metrics.
+    shown: (Arc<str>, &'static str),
     /// `None` once it was forgotten.
     state: Mutex<Option<CountOfNode>>,
     wanted: Arc<Notify>,
@@ -134,8 +169,28 @@ impl Drop for Counted {
 }
 
 impl CountEntry {
-    pub(super) fn new(id: u128, tenant: u64, state: CountOfNode, wanted: &Arc<Notify>) -> Self {
-        Self { id, tenant, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+    pub(super) fn new(
+        id: u128,
+        tenant: u64,
+        shown: (Arc<str>, &'static str),
+        state: CountOfNode,
+        wanted: &Arc<Notify>,
+    ) -> Self {
+        Self { id, tenant, shown, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+    }
+
+    /// Takes one for what is there already, also if the limit is reached.
+    pub(super) fn hold(self: &Arc<Self>, now: Duration) -> Counted {
+        if let Some(state) = self.state().as_mut() {
+            state.set_held(state.held() + 1, now);
+        }
+        Counted { entry: Arc::clone(self), started: std::time::Instant::now(), at: now }
+    }
+
+    /// The tenant, the kind of the limit, and the part of it that is used at this node.
+    pub(super) fn used(&self) -> Option<(Arc<str>, &'static str, f64)> {
+        let used = self.state().as_ref().map(|state| state.held() as f64 / state.max() as f64)?;
+        Some((Arc::clone(&self.shown.0), self.shown.1, used))
     }
 
     /// Takes one. `None`: the entry was forgotten.

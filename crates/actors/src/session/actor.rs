@@ -32,6 +32,7 @@ use super::relief::Relief;
 use super::session_spans::SessionSpans;
 use super::sinks::Sinks;
 use crate::clock;
+use crate::limits::CountedExchanges;
 use crate::metrics::{self, End, Hold};
 use crate::node_context::NodeContext;
 use crate::registry::Registration;
@@ -73,7 +74,7 @@ pub(crate) struct SessionActor {
     /// Whether the timer fired while the node did not own the session.
     timer_fired: bool,
     /// The requests in flight, as counted last.
-    exchanges: usize,
+    exchanges: CountedExchanges,
     /// The bytes that the session keeps, as charged to its tenant's share.
     kept: Held,
     /// The bytes that its record and log keep, as charged to its tenant's share of the store.
@@ -141,7 +142,7 @@ impl SessionActor {
             is_draining: false,
             lapse: LeaseLapse::default(),
             timer_fired: false,
-            exchanges: 0,
+            exchanges: CountedExchanges::default(),
             kept,
             stored,
             keeps_events_until: Millis(0),
@@ -421,10 +422,8 @@ impl SessionActor {
 
     pub(super) fn count_exchanges(&mut self) {
         let exchanges = if self.life.stays() { self.session.exchanges() } else { 0 };
-        if exchanges != self.exchanges {
-            metrics::EXCHANGES.add(exchanges as i64 - self.exchanges as i64);
-            self.exchanges = exchanges;
-        }
+        let limits = self.session.is_duplex().then_some(&self.context.cluster_limits);
+        self.exchanges.set(exchanges, limits, self.handle.tenant());
     }
 
     /// What the session does, for operators.

@@ -101,6 +101,8 @@ impl SessionActor {
                 self.following.extend(self.link.send(message));
             }
             Effect::Append { first, floor, entries } => {
+                let bytes = || entries.iter().map(bytes::Bytes::len).sum();
+                self.context.cluster_limits.charge_log(self.handle.tenant(), bytes);
                 self.write_log(|log_writer| log_writer.push(first, floor, entries));
             }
             Effect::Save { version, change } => {

@@ -4,10 +4,12 @@
 //! guard that its parent died when the *thread* that started it ends. The same thread reaps
 //! children that were dropped while they ran.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt as _;
+use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -55,6 +57,20 @@ impl Default for ChildrenSettings {
     }
 }
 
+/// A limit of processes that another part of the program knows: of all nodes together.
+pub trait ProcessLimit: Send + Sync {
+    /// Takes one process of the tenant. The value is dropped when the process has ended.
+    fn take<'a>(&'a self, tenant: &'a str) -> TakenProcess<'a>;
+}
+
+/// The answer of a [`ProcessLimit`].
+pub type TakenProcess<'a> =
+    Pin<Box<dyn Future<Output = Result<Box<dyn Any + Send + Sync>, LimitReached>> + Send + 'a>>;
+
+/// The tenant has as many processes as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitReached;
+
 /// All children of a node. Cheap to clone.
 #[derive(Clone)]
 pub struct Children(Arc<Inner>);
@@ -70,6 +86,7 @@ struct Inner {
     marks: AtomicU64,
     thread: OnceLock<Option<SyncSender<ThreadTask>>>,
     closing: CancellationToken,
+    limit: OnceLock<Arc<dyn ProcessLimit>>,
 }
 
 impl Children {
@@ -97,6 +114,7 @@ impl Children {
             marks: AtomicU64::new(0),
             thread: OnceLock::new(),
             closing: CancellationToken::new(),
+            limit: OnceLock::new(),
         }))
     }
 
@@ -127,9 +145,26 @@ impl Children {
         }
     }
 
-    /// Takes a permit for one more child, if the node and the tenant have one left. The error is
-    /// for the client.
-    pub(super) fn take_permit(&self, share: &Share) -> Result<ChildPermit, &'static str> {
+    /// Sets the limit that counts the processes of all nodes. Only the first one counts.
+    pub fn limit_by(&self, limit: Arc<dyn ProcessLimit>) {
+        let _ = self.0.limit.set(limit);
+    }
+
+    /// Takes a permit for one more child, if the node, the tenant and the cluster have one left. The error
+    /// is for the client.
+    pub(super) async fn take_permit(&self, share: &Share) -> Result<ChildPermit, &'static str> {
+        let mut permit = self.take_permit_here(share)?;
+        if let Some(limit) = self.0.limit.get() {
+            let taken = limit.take(share.tenant()).await;
+            permit._of_cluster = Some(taken.map_err(|LimitReached| {
+                "the tenant has as many servers as it may in the cluster; try again later"
+            })?);
+        }
+        Ok(permit)
+    }
+
+    /// The same, without those of other nodes.
+    fn take_permit_here(&self, share: &Share) -> Result<ChildPermit, &'static str> {
         let of_tenant = share.take(1).map_err(
             |_| "the tenant has as many servers as it may on this node; try again later",
         )?;
@@ -139,7 +174,7 @@ impl Children {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
             .map_err(|_| "the node has reached its maximum number of servers; try again later")?;
         metrics::CHILDREN.inc();
-        Ok(ChildPermit { children: self.clone(), _of_tenant: of_tenant })
+        Ok(ChildPermit { children: self.clone(), _of_tenant: of_tenant, _of_cluster: None })
     }
 
     /// Starts a child. When the future is dropped, the child is killed or never started.
@@ -266,6 +301,7 @@ fn create_cgroup(
 pub(super) struct ChildPermit {
     pub(super) children: Children,
     _of_tenant: Held,
+    _of_cluster: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Drop for ChildPermit {

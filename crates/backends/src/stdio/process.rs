@@ -78,7 +78,7 @@ pub(super) async fn open_link(
 pub(super) async fn start_spare(program: &Arc<Program>) -> Result<(), ()> {
     let begun = Instant::now();
     // Never takes the place of a child that a client waits for.
-    let permit = program.children.take_permit(&program.shares.children).map_err(|_| ())?;
+    let permit = program.children.take_permit(&program.shares.children).await.map_err(|_| ())?;
     let settings = &program.settings;
     let started = program.children.start(permit, settings, &program.protections).await;
     // The offer exists before the task runs, so that no further spare child is started for it.
@@ -105,7 +105,7 @@ async fn start_child(program: &Program) -> Result<Child, Reason> {
 /// sessions have not used them for long.
 async fn take_permit(program: &Program) -> Result<ChildPermit, &'static str> {
     let take = || program.children.take_permit(&program.shares.children);
-    let refusal = match take() {
+    let refusal = match take().await {
         Ok(permit) => return Ok(permit),
         Err(refusal) => refusal,
     };
@@ -117,7 +117,7 @@ async fn take_permit(program: &Program) -> Result<ChildPermit, &'static str> {
     }
     loop {
         sleep(ROOM_RETRY).await;
-        if let Ok(permit) = take() {
+        if let Ok(permit) = take().await {
             return Ok(permit);
         }
         // A start whose client gave up may wait only now.

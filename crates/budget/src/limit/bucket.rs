@@ -38,6 +38,12 @@ impl Bucket {
         self.level = (self.level + tokens).min(self.max);
     }
 
+    /// Takes tokens that may not be there. What is owed is `most` tokens at most.
+    pub fn owe(&mut self, tokens: f64, most: f64, now: Duration) {
+        self.fill(now);
+        self.level = (self.level - tokens).max(self.level.min(-most));
+    }
+
     /// The tokens that are left.
     pub fn level(&mut self, now: Duration) -> f64 {
         self.fill(now);

@@ -5,6 +5,12 @@ use std::time::Duration;
 use super::bucket::Bucket;
 use super::{Grant, IDLE, INTERVAL, Rate, Report, VALID};
 
+/// The part of the burst with which a node may let something begin that is charged later.
+const SOME_LEFT: f64 = 0.01;
+
+/// How much of the use in the last second counts.
+const SMOOTHED: f64 = 0.2;
+
 /// A rate of the cluster at one of its nodes.
 #[derive(Clone, Debug)]
 pub struct RateOfNode {
@@ -32,6 +38,11 @@ pub struct RateOfNode {
     has_more: bool,
     /// A request waits for tokens that the owner has.
     wants_more: bool,
+    /// Tokens that were taken since the last time that the use was shown.
+    taken: f64,
+    /// The part of the rate that is used, smoothed.
+    used: f64,
+    shown_at: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,6 +99,9 @@ impl RateOfNode {
             is_unanswered: false,
             has_more: false,
             wants_more: false,
+            taken: 0.0,
+            used: 0.0,
+            shown_at: now,
         }
     }
 
@@ -143,24 +157,66 @@ impl RateOfNode {
     /// Takes up to `most` tokens for as many requests, at least one. `asked` requests have asked since the
     /// last time.
     pub fn take(&mut self, most: u32, asked: u32, now: Duration) -> Result<u32, Refused> {
-        if self.is_idle(now) && matches!(self.state, State::Lapsed) {
-            self.begin(now);
-        }
-        self.settle(now);
+        self.wake(now);
         self.asked += u64::from(asked);
-        self.asked_at = now;
         match self.bucket.take(most, now) {
             0 => {
                 let refused = self.refusal();
                 self.wants_more |= self.has_more && refused == Refused::Wait;
                 Err(refused)
             }
-            taken => Ok(taken),
+            taken => {
+                self.taken += f64::from(taken);
+                Ok(taken)
+            }
         }
+    }
+
+    /// Takes tokens for what is done already, also those that are not there: the node owes the burst at
+    /// most.
+    pub fn charge(&mut self, tokens: f64, now: Duration) {
+        self.wake(now);
+        self.asked += tokens as u64;
+        self.taken += tokens;
+        self.bucket.owe(tokens, self.rate.burst, now);
+    }
+
+    /// Whether tokens are left for what is charged later. It depends on what the whole cluster has: this
+    /// node may use none itself.
+    pub fn allows(&mut self, now: Duration) -> Result<(), Refused> {
+        self.wake(now);
+        let least = self.rate.burst * SOME_LEFT;
+        let level = self.bucket.level(now);
+        match self.state {
+            State::Shared(_) if self.has_more || level >= least => Ok(()),
+            State::Alone | State::Fresh(_) | State::Lapsed if level >= 1.0 => Ok(()),
+            State::Fresh(_) => Err(Refused::Wait),
+            _ => Err(Refused::Over(self.retry_after().max(INTERVAL))),
+        }
+    }
+
+    /// Notes that there is demand.
+    fn wake(&mut self, now: Duration) {
+        if self.is_idle(now) && matches!(self.state, State::Lapsed) {
+            self.begin(now);
+        }
+        self.settle(now);
+        self.asked_at = now;
+    }
+
+    /// The part of the rate that was taken at this node since the last call, smoothed. More than 1 if
+    /// tokens of the burst were used. To be called once a second.
+    pub fn used(&mut self, now: Duration) -> f64 {
+        let passed = now.saturating_sub(self.shown_at).as_secs_f64().max(0.1);
+        let part = std::mem::take(&mut self.taken) / (self.rate.per_sec * passed);
+        self.used += (part - self.used) * SMOOTHED;
+        self.shown_at = now;
+        self.used
     }
 
     /// Gives tokens back that were not used.
     pub fn give_back(&mut self, tokens: u32, now: Duration) {
+        self.taken -= f64::from(tokens);
         self.bucket.add(f64::from(tokens), now);
     }
 

@@ -274,3 +274,28 @@ fn the_demand_after_an_idle_time_is_that_of_the_requests_that_wait() {
     let asked = node.report(ms(10_001)).unwrap().demand * INTERVAL.as_secs_f64();
     assert!(asked >= 5.0, "{asked}");
 }
+
+#[test]
+fn what_is_charged_later_may_begin_until_the_cluster_has_nothing_left() {
+    let rate = Rate { per_sec: 20.0, burst: 1_000.0 };
+    let members = [0, 1].map(|node| Member { node, is_linked: true });
+    let mut owner = RateOwner::new(rate, Duration::ZERO);
+    let mut nodes = [0, 1].map(|_| RateOfNode::new(rate, 2, Duration::ZERO));
+    let mut allowed = Vec::new();
+    for at in (0..60_000).step_by(100) {
+        // All is charged at the first node, and asked for at the second one.
+        if at < 6_000 {
+            nodes[0].charge(40.0, ms(at));
+        }
+        allowed.push(nodes[1].allows(ms(at)).is_ok());
+        for (index, node) in nodes.iter_mut().enumerate() {
+            let Some(report) = node.report(ms(at)) else { continue };
+            let grant = owner.report(index as u64, report, rate, &members, ms(at));
+            node.grant(grant, ms(at), ms(at));
+        }
+    }
+    let is_allowed = |at: usize| allowed[at / 100];
+    assert!(is_allowed(1_000) && !is_allowed(3_500), "{allowed:?}");
+    // The debt is the burst at most, which takes 50 s.
+    assert!(!is_allowed(40_000) && is_allowed(59_900), "{allowed:?}");
+}

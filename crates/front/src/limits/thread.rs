@@ -9,7 +9,7 @@ use actors::{NodeLimits, RateEntry, Taken};
 use budget::limit::{Rate, Refused as NoToken, ThreadTokens};
 use tenants::{ClusterLimits, Per, RateRule};
 
-use crate::over_limit::OverLimit;
+use crate::over_limit::{LimitKind, OverLimit};
 
 /// How long the tokens of a client are remembered after its last request.
 const UNUSED: Duration = Duration::from_secs(2);
@@ -146,7 +146,7 @@ impl ThreadLimits {
 }
 
 /// The client or the key that has the rate, if the rate applies to the request.
-fn applies<'a>(rule: &RateRule, subject: &Subject<'a>) -> Option<&'a str> {
+pub(super) fn applies<'a>(rule: &RateRule, subject: &Subject<'a>) -> Option<&'a str> {
     if !rule.applies_to_tool(subject.tool) || !rule.applies_to_key(subject.key) {
         return None;
     }
@@ -168,7 +168,7 @@ struct Asking<'a> {
 impl Asking<'_> {
     fn entry(&self, rule: &RateRule, subject: &str) -> Arc<RateEntry> {
         let rate = Rate { per_sec: rule.per_sec(), burst: f64::from(rule.burst) };
-        self.node.rate(self.tenant, &rule.name, subject, rate)
+        self.node.rate(self.tenant, (&rule.name, LimitKind::of(rule).name()), subject, rate)
     }
 
     fn tokens(&self, rule: &RateRule, subject: &str) -> Tokens {
