@@ -6,6 +6,7 @@
 
 mod child;
 mod cluster;
+mod collector;
 mod compare;
 mod cores;
 mod everything;

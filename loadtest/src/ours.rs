@@ -11,7 +11,7 @@ use crate::servers::Which;
 use crate::target::{self, Counts, Started, Target};
 
 /// The name of each server, and its description.
-const ALL: [(&str, Which, &str); 12] = [
+const ALL: [(&str, Which, &str); 15] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
     (
         "bare-sse",
@@ -24,6 +24,17 @@ const ALL: [(&str, Which, &str); 12] = [
         "handler-oauth",
         Which::HandlerOauth,
         "the same, whose clients send a token of a mock issuer with each request",
+    ),
+    (
+        "handler-limits",
+        Which::HandlerLimits,
+        "the same, whose tenant has a rate and a maximum of requests in flight in the cluster",
+    ),
+    ("handler-audit", Which::HandlerAudit, "the same, with an audit log in a file"),
+    (
+        "handler-traces",
+        Which::HandlerTraces,
+        "the same, which traces one message in a hundred and sends it to a mock of a collector",
     ),
     ("handler-redis", Which::HandlerRedis, "the same, with its records and logs in a Redis"),
     ("handler-sleepy", Which::HandlerSleepy, "the same, whose sessions sleep after a second"),

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use actix_web::{App, HttpResponse, HttpServer, web};
@@ -14,11 +15,11 @@ use roundhouse::{Bytes, Node, Roundhouse, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
-use tenants::KeySettings;
+use tenants::{KeySettings, RateSettings};
 use tokio::time::{Instant, interval_at};
 
 use crate::issuer::Issuer;
-use crate::{child, cluster, service};
+use crate::{child, cluster, collector, service};
 
 /// The maximum number of sessions of a measured node, and of its tenant.
 const SESSIONS_MAX: usize = 100_000;
@@ -28,6 +29,10 @@ const CONNECTIONS_MAX: usize = 25_000;
 
 /// The key of the clients of `handler-keys`: as long as a key that `roundhouse key` makes, and no secret.
 const KEY: &str = "rhk_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// The limits of `handler-limits`: far above its load, so that each request takes a token and none waits.
+const RATE: &str = "1000000/s";
+const EXCHANGES_MAX: u32 = 1_000_000;
 
 /// Comments that are due in the same period of this length are written at the same time, as a
 /// node does.
@@ -62,6 +67,12 @@ pub(crate) enum Which {
     HandlerKeys,
     /// A node with a handler, whose clients have tokens of an issuer.
     HandlerOauth,
+    /// A node with a handler, whose tenant has limits of the cluster.
+    HandlerLimits,
+    /// A node with a handler, which writes an audit log.
+    HandlerAudit,
+    /// A node with a handler, which traces one message in a hundred.
+    HandlerTraces,
     /// A node with a handler, and a Redis for its records and logs.
     HandlerRedis,
     /// A node with a mounted rmcp service.
@@ -90,6 +101,7 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
     // The parent process holds the other end of the pipe, which closes when the parent ends.
     std::thread::spawn(|| {
         let _closed = std::io::stdin().read_to_end(&mut Vec::new());
+        let _there_was_none = std::fs::remove_dir_all(folder());
         std::process::exit(0);
     });
     match serve.which {
@@ -105,10 +117,8 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         Which::HandlerKeys => nodes(async {
             let keys = [("client".to_owned(), KeySettings::of_key(KEY))].into();
             let tenant = tenants::Settings { auth: Some("keys".into()), keys, ..open() };
-            let node = node(Settings::default()).tenant("demo", tenant, roundhouse::native(Echo));
-            let node = node.start().await?;
-            let url = node.url("demo").replacen("http://", &format!("http://{KEY}@"), 1);
-            Ok((url, vec![node]))
+            let (url, nodes) = echo_node(Settings::default(), tenant).await?;
+            Ok((url.replacen("http://", &format!("http://{KEY}@"), 1), nodes))
         }),
         Which::HandlerOauth => nodes(async {
             let issuer = Issuer::start().await?;
@@ -119,10 +129,28 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
             };
             let mut settings = Settings::default();
             settings.front.public_url = Some(issuer.public_url.clone());
-            let node = node(settings).tenant("demo", tenant, roundhouse::native(Echo));
-            let node = node.start().await?;
-            let url = node.url("demo").replacen("http://", &format!("http://{}@", issuer.token), 1);
-            Ok((url, vec![node]))
+            let (url, nodes) = echo_node(settings, tenant).await?;
+            Ok((url.replacen("http://", &format!("http://{}@", issuer.token), 1), nodes))
+        }),
+        Which::HandlerLimits => nodes(async {
+            let rate = RateSettings { rate: RATE.into(), ..RateSettings::default() };
+            let mut tenant = tenants::Settings { rates: [("all".into(), rate)].into(), ..open() };
+            tenant.limits.cluster_exchanges_max = Some(EXCHANGES_MAX);
+            echo_node(Settings::default(), tenant).await
+        }),
+        Which::HandlerAudit => nodes(async {
+            let mut settings = Settings::default();
+            std::fs::create_dir_all(folder())?;
+            settings.audit.to = audit::To::File;
+            settings.audit.file = folder().join("audit.jsonl");
+            settings.audit.files_max = 1;
+            echo_node(settings, open()).await
+        }),
+        Which::HandlerTraces => nodes(async {
+            let mut settings = Settings::default();
+            settings.otlp.endpoint = collector::start().await?;
+            settings.otlp.traces_one_in = 100;
+            echo_node(settings, open()).await
         }),
         Which::RmcpMounted => nodes(async {
             let service = roundhouse::rmcp(service::Service::default);
@@ -138,6 +166,20 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         Which::Child => child::serve(),
         Which::Member => nodes(cluster::member(&serve.store, serve.sleepy, serve.encrypted)),
     }
+}
+
+/// A node with the echo, for one tenant. Returns its URL too.
+async fn echo_node(
+    settings: Settings,
+    tenant: tenants::Settings,
+) -> anyhow::Result<(String, Vec<Node>)> {
+    let node = node(settings).tenant("demo", tenant, roundhouse::native(Echo)).start().await?;
+    Ok((node.url("demo"), vec![node]))
+}
+
+/// The folder of this process for what it writes. It is removed at the end.
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("roundhouse-loadtest-{}", std::process::id()))
 }
 
 /// A node with this program as its server.
