@@ -46,9 +46,9 @@ pub(crate) enum Authorization<'a> {
     /// There is none.
     #[default]
     Absent,
-    /// Its value.
+    /// Its value, which may have any characters that a header may have.
     Present(&'a str),
-    /// There are several, or its value has more than visible ASCII and blanks.
+    /// There are several, or its value is not UTF-8.
     Unreadable,
 }
 
@@ -87,7 +87,10 @@ impl<'a> Heads<'a> {
                     continue;
                 }
                 "authorization" => {
-                    heads.authorization = match (&heads.authorization, value.to_str()) {
+                    // Tokens are long, and this reads many bytes at once. `authentication`
+                    // judges the characters.
+                    let text = std::str::from_utf8(value.as_bytes());
+                    heads.authorization = match (&heads.authorization, text) {
                         (Authorization::Absent, Ok(text)) => Authorization::Present(text),
                         _ => Authorization::Unreadable,
                     };
