@@ -21,6 +21,9 @@ mod report;
 mod scenarios;
 mod servers;
 mod service;
+#[allow(dead_code, reason = "the benchmark of first sights has more algorithms")]
+#[path = "../../crates/identity/benches/first_sight/signer.rs"]
+mod signer;
 mod target;
 mod wire;
 

@@ -128,7 +128,7 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
                 ..open()
             };
             let mut settings = Settings::default();
-            settings.front.public_url = Some(issuer.public_url.clone());
+            settings.front.public_url = Some(Issuer::PUBLIC_URL.to_owned());
             let (url, nodes) = echo_node(settings, tenant).await?;
             Ok((url.replacen("http://", &format!("http://{}@", issuer.token), 1), nodes))
         }),

@@ -5,60 +5,19 @@
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use criterion::{Criterion, criterion_group, criterion_main};
 use identity::{TokenDigest, Tokens};
-use ring::rand::SystemRandom;
 use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::{Value, json};
 use tenants::{ClaimValues, OauthRules};
 
-/// The keys of an issuer that does not exist.
-const KEYS: &str = include_str!("keys.json");
+use signer::{ISSUER, PUBLIC_URL, Signer};
 
-const ISSUER: &str = "https://issuer.example";
-const AUDIENCE: &str = "https://mcp.example/demo/mcp";
-
-/// A token that ends in an hour: no token may live for long.
-fn token(alg: &str, key: &Value) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_secs();
-    let header = json!({ "alg": alg, "typ": "at+jwt", "kid": key["public"]["kid"] });
-    let claims = json!({
-        "sub": "f3b1c0de-7a55-4a43-9a0e-0d6b2a1f4c11",
-        "client_id": "https://client.example/client.json",
-        "scope": "mcp tools:read tools:write", "jti": "0b3e6f3a-5a0c-4d9c-8b59-0d6b2a1f4c11",
-        "groups": ["staff", "editors"], "iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 3_600
-    });
-    let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
-    let signed = format!("{header}.{claims}");
-    let signature = URL_SAFE_NO_PAD.encode(sign(alg, &bytes(&key["private"]), signed.as_bytes()));
-    format!("{signed}.{signature}")
-}
-
-fn sign(alg: &str, private: &[u8], signed: &[u8]) -> Vec<u8> {
-    let random = SystemRandom::new();
-    match alg {
-        "RS256" => {
-            let key = signature::RsaKeyPair::from_pkcs8(private).expect("a key");
-            let mut signature = vec![0; key.public().modulus_len()];
-            let signing = key.sign(&signature::RSA_PKCS1_SHA256, &random, signed, &mut signature);
-            signing.expect("a signature");
-            signature
-        }
-        "ES256" => {
-            let form = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
-            let key = signature::EcdsaKeyPair::from_pkcs8(form, private, &random).expect("a key");
-            key.sign(&random, signed).expect("a signature").as_ref().to_vec()
-        }
-        _ => {
-            let key = signature::Ed25519KeyPair::from_pkcs8_maybe_unchecked(private);
-            key.expect("a key").sign(signed).as_ref().to_vec()
-        }
-    }
-}
+mod signer;
 
 /// Serves the keys on loopback, for as long as the benchmark runs; returns their URL.
 fn serve(keys: String) -> String {
@@ -112,20 +71,21 @@ fn bare(token: &str, key: &Value) -> Box<dyn Fn() -> bool> {
 }
 
 fn first_sight(criterion: &mut Criterion) {
-    let all: Vec<Value> = serde_json::from_str(KEYS).expect("JSON");
-    let public: Vec<&Value> = all.iter().map(|key| &key["public"]).collect();
+    let signers = [Signer::rs256(), Signer::es256(), Signer::ed25519()];
+    let keys: Vec<Value> = signers.iter().map(Signer::jwk).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let audiences = [AUDIENCE.to_owned()];
-    let jwks_url = serve(json!({ "keys": public }).to_string());
-    let rules = OauthRules { jwks_url, ..OauthRules::of_issuer(ISSUER) };
+    let audiences = [format!("{PUBLIC_URL}/demo/mcp")];
+    let rules = OauthRules {
+        jwks_url: serve(json!({ "keys": keys }).to_string()),
+        ..OauthRules::of_issuer(ISSUER)
+    };
     let claims = ClaimValues::of([("groups", "editors"), ("realm_access.roles", "admin")]);
     let with_claims = OauthRules { claims, ..rules.clone() };
     let tokens = Tokens::default();
-    for key in &all {
-        let alg = key["alg"].as_str().expect("a name");
-        let token = &token(alg, key);
-        let check = bare(token, &key["public"]);
+    for (signer, key) in std::iter::zip(&signers, &keys) {
+        let (alg, token) = (signer.algorithm(), &*signer.token());
+        let check = bare(token, key);
         assert!(check(), "{alg}");
         criterion.bench_function(&format!("{alg}/signature"), |b| b.iter(&check));
         let verify = |rules: &OauthRules| {
@@ -136,8 +96,9 @@ fn first_sight(criterion: &mut Criterion) {
         let name = format!("{alg}/first_sight_with_claims");
         criterion.bench_function(&name, |b| b.iter(|| verify(&with_claims)));
     }
-    let token = &token("RS256", &all[0]);
-    criterion.bench_function("digest", |b| b.iter(|| TokenDigest::of(black_box(token))));
+    let [rs256, ..] = &signers;
+    let token = rs256.token();
+    criterion.bench_function("digest", |b| b.iter(|| TokenDigest::of(black_box(&token))));
 }
 
 criterion_group! {
