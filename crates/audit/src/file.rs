@@ -9,10 +9,16 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::fstatfs;
+
 use crate::Settings;
 
 /// Only the node's own user reads the file.
 const MODE: u32 = 0o600;
+
+/// The kinds of file systems (`statfs(2)`) that take writes into the memory of the kernel: btrfs, ext2 to
+/// ext4, F2FS, overlayfs, tmpfs and XFS.
+const LOCAL: [i64; 6] = [0x9123_683e, 0xef53, 0xf2f5_2010, 0x794c_7630, 0x0102_1994, 0x5846_5342];
 
 /// How often the path is compared with the open file, if there are records.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -31,6 +37,8 @@ pub(crate) struct AuditFile {
     /// What the file holds, as far as this process knows.
     bytes: u64,
     is_regular: bool,
+    /// Whether the kernel takes what is written into its memory.
+    is_cached: bool,
     /// Whether the file ends within a line of a process that ended.
     has_torn_end: bool,
     looked_at: Instant,
@@ -48,12 +56,20 @@ impl AuditFile {
             file: appendable(&settings.file)?,
             bytes: 0,
             is_regular: false,
+            is_cached: false,
             has_torn_end: false,
             looked_at: Instant::now(),
             rotates_from: None,
         };
         opened.examine()?;
         Ok(opened)
+    }
+
+    /// Whether the kernel takes so many bytes into its memory, and nothing is to be done before or behind.
+    pub(crate) fn takes_at_once(&self, bytes: usize) -> bool {
+        let is_ready = !self.syncs && !self.has_torn_end && self.looked_at.elapsed() < LOOK_EVERY;
+        let has_room = self.bytes_max == 0 || self.bytes + bytes as u64 <= self.bytes_max;
+        self.is_cached && is_ready && has_room
     }
 
     /// Opens the path again if it leads to another file than the open one, and rotates the file if so
@@ -130,6 +146,7 @@ impl AuditFile {
     fn examine(&mut self) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         self.is_regular = metadata.is_file();
+        self.is_cached = self.is_regular && is_of_this_machine(&self.file)?;
         self.bytes = if self.is_regular { metadata.len() } else { 0 };
         self.has_torn_end = false;
         if self.bytes > 0 {
@@ -180,6 +197,12 @@ impl AuditFile {
         name.push(format!(".{number}"));
         name.into()
     }
+}
+
+/// Whether the file is on a disk of this machine, or in its memory. A server of files in a network, or a
+/// process (FUSE), may let each write wait.
+fn is_of_this_machine(file: &File) -> io::Result<bool> {
+    Ok(LOCAL.contains(&(fstatfs(file)?.f_type as i64)))
 }
 
 fn appendable(path: &Path) -> io::Result<File> {

@@ -13,6 +13,7 @@ mod file;
 mod line;
 mod metrics;
 mod otlp_sink;
+mod output;
 mod queue;
 mod recorder;
 mod settings;

@@ -1,12 +1,13 @@
 //! The records of one thread that wait for the writer, and the calls that wait for their records.
 //!
-//! Only this thread adds to the queue, and the writer takes from it, so the lock is almost never
-//! waited for. At the end of a tick the writer is woken once for all records of the tick.
+//! At the end of a tick this thread writes the records of the tick itself, with one system call, if the
+//! destination takes them at once. Otherwise it wakes the writer once for all of them. Only this thread
+//! adds to the queue, so the lock is almost never waited for.
 
 use std::collections::HashMap;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,6 +17,8 @@ use crate::bounds::{Amount, Share};
 use crate::clock::Clock;
 use crate::entry::{CallId, Entry, Kind};
 use crate::line;
+use crate::metrics::RECORDS;
+use crate::output::Rest;
 use crate::shared::{Shared, lock};
 
 /// A buffer that grew beyond this is not kept for the next batch.
@@ -27,6 +30,7 @@ const CALL_BITS: u32 = 48;
 /// The queue of one thread.
 pub(crate) struct Queue {
     shared: Arc<Shared>,
+    this: Weak<Self>,
     number: u64,
     /// The number of the last batch that was written.
     written: AtomicU64,
@@ -109,8 +113,9 @@ struct Waiting {
 pub(crate) struct Full;
 
 impl Queue {
-    pub(crate) fn new(shared: Arc<Shared>, number: u64) -> Self {
-        Self { shared, number, written: AtomicU64::new(0), pending: Mutex::default() }
+    pub(crate) fn new(shared: Arc<Shared>, number: u64) -> Arc<Self> {
+        let (written, pending) = Default::default();
+        Arc::new_cyclic(|this| Self { shared, this: this.clone(), number, written, pending })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -251,19 +256,46 @@ impl Queue {
         Some(batch)
     }
 
+    /// Publishes what was added in the tick. Returns whether a call waits for it.
+    fn end_tick(&self) -> bool {
+        let mut pending = lock(&self.pending);
+        pending.is_deferred = false;
+        pending.publish(&self.shared);
+        mem::take(&mut pending.is_waited_for)
+    }
+
+    /// Writes the batch, if the destination takes it at once. Returns whether the calls go on that wait for
+    /// it.
+    fn write_at_once(&self) -> bool {
+        let mut output = match self.shared.output.try_lock() {
+            Ok(output) => output,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another thread writes.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let Some(output) = &mut *output else { return false };
+        if !output.takes_at_once(lock(&self.pending).batch.bytes.len()) {
+            return false;
+        }
+        let Some(batch) = self.take() else { return true };
+        let done = output.write_at_once(&batch.bytes);
+        if done < batch.bytes.len() {
+            output.rest = self.this.upgrade().map(|queue| Rest { queue, batch, done });
+            return false;
+        }
+        self.shared.set_written();
+        let mut pending = self.close(batch);
+        let written = self.written.load(Ordering::Acquire);
+        // The wakers are of this thread: waking one runs nothing now.
+        let done = pending.waiting.extract_if(.., |waiting| waiting.batch <= written);
+        done.for_each(|waiting| waiting.waker.wake());
+        self.shared.show_waiting();
+        true
+    }
+
     /// Notes that the batch is written, and wakes the calls that waited for it.
     pub(crate) fn finish(&self, batch: Batch) {
-        let Batch { number, mut bytes, total, shares, .. } = batch;
-        self.shared.total.lower(total);
-        for (share, amount) in shares {
-            share.level.lower(amount);
-        }
-        self.written.store(number, Ordering::Release);
-        let mut pending = lock(&self.pending);
-        if bytes.capacity() <= BUFFER_KEPT_BYTES {
-            bytes.clear();
-            pending.spare = bytes;
-        }
+        let mut pending = self.close(batch);
         if pending.waiting.is_empty() {
             return;
         }
@@ -278,12 +310,32 @@ impl Queue {
                 Vec::new()
             }
             Completer::None => {
-                let done = pending.waiting.extract_if(.., |waiting| waiting.batch <= number);
+                let written = self.written.load(Ordering::Acquire);
+                let done = pending.waiting.extract_if(.., |waiting| waiting.batch <= written);
                 done.map(|waiting| waiting.waker).collect()
             }
         };
         drop(pending);
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Notes that the batch is written.
+    fn close(&self, batch: Batch) -> MutexGuard<'_, Pending> {
+        let Batch { number, mut bytes, total, shares, kinds } = batch;
+        for (counter, count) in RECORDS.iter().zip(kinds).filter(|(_, count)| *count > 0) {
+            counter.inc_by(count.into());
+        }
+        self.shared.total.lower(total);
+        for (share, amount) in shares {
+            share.level.lower(amount);
+        }
+        self.written.store(number, Ordering::Release);
+        let mut pending = lock(&self.pending);
+        if bytes.capacity() <= BUFFER_KEPT_BYTES {
+            bytes.clear();
+            pending.spare = bytes;
+        }
+        pending
     }
 }
 
@@ -314,15 +366,13 @@ impl Pending {
 
 impl Deferred for Queue {
     fn perform(&self) {
-        let mut pending = lock(&self.pending);
-        pending.is_deferred = false;
-        let is_waited_for = mem::take(&mut pending.is_waited_for);
-        pending.publish(&self.shared);
-        drop(pending);
-        self.shared.signal(is_waited_for);
+        let is_waited_for = self.end_tick();
+        if !(is_waited_for && self.write_at_once()) {
+            self.shared.signal(is_waited_for);
+        }
     }
 
     fn perform_elsewhere(&self) {
-        self.perform();
+        self.shared.signal(self.end_tick());
     }
 }

@@ -52,16 +52,17 @@ impl Audit {
             return Ok(Self(None));
         }
         let sink = Sink::open(settings, node)?;
-        let shared = Arc::new(Shared::new(settings, node, labels));
+        let shared = Arc::new(Shared::new(settings, node, labels, Some(sink)));
         let of_writer = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("audit".into());
-        thread.spawn(move || writer::run(&of_writer, sink)).map_err(Error::Thread)?;
+        thread.spawn(move || writer::run(&of_writer)).map_err(Error::Thread)?;
         Ok(Self(Some(shared)))
     }
 
     /// A log whose records stay in its queues until [`Recorder::take_all`], for measurements.
     pub fn collecting(settings: &Settings) -> Self {
-        Self(Some(Arc::new(Shared::new(settings, "n1", TenantLabels::default()))))
+        let shared = Shared::new(settings, "n1", TenantLabels::default(), None);
+        Self(Some(Arc::new(shared)))
     }
 
     /// Whether records are made.

@@ -1,9 +1,11 @@
 use std::fs;
 use std::future::poll_fn;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 
 use super::*;
@@ -70,6 +72,56 @@ fn a_call_goes_on_when_its_record_is_in_the_file() {
     assert_eq!(records.len(), 50);
     assert_eq!((&records[0]["kind"], &records[49]["kind"]), (&"begin".into(), &"end".into()));
     assert_eq!((&records[0]["tenant"], &records[0]["node"]), (&"acme".into(), &"n1".into()));
+}
+
+#[test]
+fn records_of_a_tick_need_no_other_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    let settings = settings(&file);
+    let sink = Sink::open(&settings, "n1").unwrap();
+    // No writer runs.
+    let shared = Shared::new(&settings, "n1", TenantLabels::default(), Some(sink));
+    let recorder = Recorder(Some(Arc::new(shared).add_queue()));
+    run(&recorder, async {
+        let (one, two) = tokio::join!(call(&recorder, "acme"), call(&recorder, "other"));
+        assert_eq!((one, two), (Ok(()), Ok(())));
+        recorder.end(&"acme".into(), &entry("tools/call"));
+        assert_eq!(records(&file).len(), 2, "an end alone is no reason to write");
+        call(&recorder, "acme").await.unwrap();
+    });
+    let kinds: Vec<_> = records(&file).iter().map(|record| record["kind"].clone()).collect();
+    assert_eq!(kinds, ["begin", "begin", "end", "begin"]);
+}
+
+#[test]
+fn a_line_that_the_disk_took_in_part_is_completed_when_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit");
+    // A write beyond the limit is answered with this signal, which ends a process without a handler.
+    let full = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::clone(&full)).unwrap();
+    let audit = start(&settings(&file));
+    let recorder = audit.recorder();
+    run(&recorder, async {
+        call(&recorder, "acme").await.unwrap();
+        let unlimited = getrlimit(Resource::Fsize);
+        let bytes = fs::metadata(&file).unwrap().len() + 20;
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..unlimited }).unwrap();
+        let mut held = std::pin::pin!(call(&recorder, "acme"));
+        poll_fn(|context| {
+            let call = held.as_mut().poll(context);
+            assert!(call.is_pending() || !full.load(Ordering::Relaxed), "its record is not there");
+            context.waker().wake_by_ref();
+            if full.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        assert_eq!(fs::metadata(&file).unwrap().len(), bytes);
+        setrlimit(Resource::Fsize, unlimited).unwrap();
+        held.await.unwrap();
+        call(&recorder, "acme").await.unwrap();
+    });
+    assert_eq!(records(&file).len(), 3);
 }
 
 #[test]

@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use telemetry::{Readiness, TenantLabels};
 
 use crate::bounds::{Amount, Level, Share};
+use crate::metrics::QUEUE_BYTES;
+use crate::output::Output;
 use crate::queue::Queue;
+use crate::sink::Sink;
 use crate::{Settings, WhenFull};
 
 /// Shown by `/readyz` while records cannot be written.
@@ -37,6 +40,9 @@ pub(crate) struct Shared {
     /// Whether a record was left out since the last report.
     has_left_out: AtomicBool,
     readiness: Mutex<Option<Readiness>>,
+    /// A batch is taken from its queue under this lock, so that batches are written in their order. `None`:
+    /// records are only collected.
+    pub(crate) output: Mutex<Option<Output>>,
 }
 
 /// What the writer waits for.
@@ -73,7 +79,12 @@ pub(crate) enum Next {
 }
 
 impl Shared {
-    pub(crate) fn new(settings: &Settings, node: &str, labels: TenantLabels) -> Self {
+    pub(crate) fn new(
+        settings: &Settings,
+        node: &str,
+        labels: TenantLabels,
+        sink: Option<Sink>,
+    ) -> Self {
         // The standard library seeds it at random.
         let process = RandomState::new().build_hasher().finish();
         Self {
@@ -92,6 +103,7 @@ impl Shared {
             is_late: AtomicBool::new(false),
             has_left_out: AtomicBool::new(false),
             readiness: Mutex::default(),
+            output: Mutex::new(sink.map(Output::new)),
         }
     }
 
@@ -123,7 +135,7 @@ impl Shared {
     /// A queue for one thread.
     pub(crate) fn add_queue(self: &Arc<Self>) -> Arc<Queue> {
         let number = self.queues_made.fetch_add(1, Ordering::Relaxed);
-        let queue = Arc::new(Queue::new(Arc::clone(self), number));
+        let queue = Queue::new(Arc::clone(self), number);
         lock(&self.queues).push(Arc::clone(&queue));
         queue
     }
@@ -157,7 +169,10 @@ impl Shared {
     /// Waits for [`Shared::signal`], or at most so long.
     pub(crate) fn wait_for_work(&self, at_most: Duration) -> Next {
         let mut signal = lock(&self.signal);
-        for (waits, time_max) in [(Waits::Shortly, TOGETHER), (Waits::ForLong, at_most)] {
+        // Records for which nothing waits gather, also those that come after a long wait.
+        for (waits, time_max) in
+            [(Waits::Shortly, TOGETHER), (Waits::ForLong, at_most), (Waits::Shortly, TOGETHER)]
+        {
             signal.waits = waits;
             let goes_on = |signal: &mut Signal| {
                 let has_work = signal.has_work || waits == Waits::ForLong && signal.has_other_work;
@@ -165,7 +180,8 @@ impl Shared {
             };
             let waited = self.signalled.wait_timeout_while(signal, time_max, goes_on);
             signal = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if signal.has_other_work || signal.is_closing {
+            let is_done = waits == Waits::Shortly && signal.has_other_work;
+            if is_done || signal.has_work || signal.is_closing {
                 break;
             }
         }
@@ -219,6 +235,11 @@ impl Shared {
         if self.is_late.load(Ordering::Relaxed) {
             self.is_late.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Shows how many bytes wait.
+    pub(crate) fn show_waiting(&self) {
+        QUEUE_BYTES.set(i64::try_from(self.total.bytes()).unwrap_or(i64::MAX));
     }
 
     /// Notes whether writes fail. Returns whether that is new.

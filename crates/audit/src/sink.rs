@@ -1,8 +1,9 @@
 //! Where records are written.
 //!
 //! A further destination is a variant of [`Sink`]: it takes whole lines, may wait in [`Sink::write`] and
-//! [`Sink::sync`], since only the writer's thread calls them, and says how many bytes it has taken. What
-//! an error leaves is written again. Lines are written when [`Sink::sync`] has succeeded.
+//! [`Sink::sync`], and returns how many bytes it has taken. What an error leaves is written again. Lines
+//! are written when [`Sink::sync`] has succeeded. Only the writer's thread calls these, unless
+//! [`Sink::takes_at_once`].
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -72,6 +73,14 @@ impl Sink {
         match self {
             Self::File(file) => file.prepare(bytes),
             Self::Stdout(_) | Self::Syslog(_) | Self::Otlp(_) => Ok(()),
+        }
+    }
+
+    /// Whether a write of so many bytes needs no preparation, does not wait, and is all that there is to do.
+    pub(crate) fn takes_at_once(&self, bytes: usize) -> bool {
+        match self {
+            Self::File(file) => file.takes_at_once(bytes),
+            Self::Stdout(_) | Self::Syslog(_) | Self::Otlp(_) => false,
         }
     }
 

@@ -1,5 +1,5 @@
-//! The thread that writes. It repeats a write until it succeeds, so that records keep their order and
-//! none is lost while the node runs.
+//! The thread that writes what threads that serve clients do not write themselves. It repeats a write
+//! until it succeeds, so that records keep their order and none is lost while the node runs.
 
 use std::io;
 use std::sync::Arc;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::clock::Clock;
 use crate::entry::{Entry, Kind};
 use crate::line;
-use crate::metrics::{FAILING, LeftOut, QUEUE_BYTES, RECORDS, WRITES_FAILED};
+use crate::metrics::{FAILING, LeftOut, RECORDS, WRITES_FAILED};
+use crate::output::{Output, Rest};
 use crate::queue::{Batch, Queue};
-use crate::shared::{Next, Shared};
+use crate::shared::{Next, Shared, lock};
 use crate::sink::Sink;
 
 /// The waits between two attempts of a write that failed.
@@ -31,10 +32,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 struct GivesUp;
 
 /// Writes until the log is closed.
-pub(crate) fn run(shared: &Shared, sink: Sink) {
+pub(crate) fn run(shared: &Shared) {
     let mut writer = Writer {
         shared,
-        sink,
         queues: Vec::new(),
         batches: Vec::new(),
         reported_at: None,
@@ -53,7 +53,6 @@ pub(crate) fn run(shared: &Shared, sink: Sink) {
 
 struct Writer<'a> {
     shared: &'a Shared,
-    sink: Sink,
     queues: Vec<Arc<Queue>>,
     batches: Vec<(Arc<Queue>, Batch)>,
     reported_at: Option<Instant>,
@@ -65,39 +64,52 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// Writes what all threads have, and lets the calls go on that waited for it.
     fn write_all(&mut self, next: Next) -> Result<(), GivesUp> {
+        let shared = self.shared;
+        let mut output = lock(&shared.output);
+        let Some(Output { sink, rest, .. }) = &mut *output else { return Ok(()) };
+        if let Some(Rest { queue, batch, done }) = rest.take() {
+            self.write(sink, &batch.bytes, done)?;
+            self.finish(sink, [(queue, batch)])?;
+        }
         let mut queues = std::mem::take(&mut self.queues);
-        self.shared.queues(&mut queues);
+        shared.queues(&mut queues);
         let mut batches = std::mem::take(&mut self.batches);
         batches.extend(queues.drain(..).filter_map(|queue| {
             let batch = queue.take()?;
             Some((queue, batch))
         }));
         self.queues = queues;
-        QUEUE_BYTES.set(i64::try_from(self.shared.total.bytes()).unwrap_or(i64::MAX));
+        shared.show_waiting();
         for (_, batch) in &batches {
-            self.write(&batch.bytes)?;
+            self.write(sink, &batch.bytes, 0)?;
         }
         if !batches.is_empty() {
-            self.attempt(false, |sink| sink.sync())?;
-            self.shared.set_written();
+            self.finish(sink, batches.drain(..))?;
         }
-        for (_, batch) in &batches {
-            for (counter, count) in RECORDS.iter().zip(batch.kinds) {
-                counter.inc_by(count.into());
-            }
-        }
-        batches.drain(..).for_each(|(queue, batch)| queue.finish(batch));
         self.batches = batches;
-        self.report(next)
+        self.report(sink, next)
     }
 
-    /// Writes whole lines.
-    fn write(&mut self, lines: &[u8]) -> Result<(), GivesUp> {
-        self.attempt(false, |sink| sink.prepare(lines.len()))?;
-        let mut done = 0;
+    /// Lets the calls go on whose records are written.
+    fn finish(
+        &mut self,
+        sink: &mut Sink,
+        batches: impl IntoIterator<Item = (Arc<Queue>, Batch)>,
+    ) -> Result<(), GivesUp> {
+        self.attempt(sink, false, |sink| sink.sync())?;
+        self.shared.set_written();
+        batches.into_iter().for_each(|(queue, batch)| queue.finish(batch));
+        Ok(())
+    }
+
+    /// Writes whole lines, of which so many bytes are written already.
+    fn write(&mut self, sink: &mut Sink, lines: &[u8], mut done: usize) -> Result<(), GivesUp> {
+        let is_within_line = |done: usize| done > 0 && lines[done - 1] != b'\n';
+        if !is_within_line(done) {
+            self.attempt(sink, false, |sink| sink.prepare(lines.len()))?;
+        }
         while done < lines.len() {
-            let is_within_line = done > 0 && lines[done - 1] != b'\n';
-            done += self.attempt(is_within_line, |sink| sink.write(&lines[done..]))?;
+            done += self.attempt(sink, is_within_line(done), |sink| sink.write(&lines[done..]))?;
         }
         Ok(())
     }
@@ -105,12 +117,13 @@ impl Writer<'_> {
     /// Repeats an attempt until it succeeds, or the node stops.
     fn attempt<T>(
         &mut self,
+        sink: &mut Sink,
         is_within_line: bool,
         mut attempt: impl FnMut(&mut Sink) -> io::Result<T>,
     ) -> Result<T, GivesUp> {
         let mut wait = RETRY_MIN;
         loop {
-            match attempt(&mut self.sink) {
+            match attempt(sink) {
                 Ok(done) => {
                     if self.shared.set_failing(false) {
                         FAILING.set(0);
@@ -130,7 +143,7 @@ impl Writer<'_> {
             }
             wait = (wait * 2).min(RETRY_MAX);
             // If it cannot be opened, the next attempt fails again, and says why.
-            let _ = self.sink.reopen(is_within_line);
+            let _ = sink.reopen(is_within_line);
         }
     }
 
@@ -150,7 +163,7 @@ impl Writer<'_> {
     }
 
     /// Writes how many records of each tenant were left out.
-    fn report(&mut self, next: Next) -> Result<(), GivesUp> {
+    fn report(&mut self, sink: &mut Sink, next: Next) -> Result<(), GivesUp> {
         let is_due = self.reported_at.is_none_or(|at| at.elapsed() >= REPORT_EVERY);
         if !self.shared.has_left_out() || !(is_due || next == Next::Close) {
             return Ok(());
@@ -175,8 +188,8 @@ impl Writer<'_> {
                 records += 1;
             }
         }
-        self.write(&lines)?;
-        self.attempt(false, |sink| sink.sync())?;
+        self.write(sink, &lines, 0)?;
+        self.attempt(sink, false, |sink| sink.sync())?;
         RECORDS[Kind::LeftOut as usize].inc_by(records);
         Ok(())
     }
