@@ -161,6 +161,7 @@ impl NodeLimits {
                 false => CountOfNode::new(max, nodes, now),
             };
             let (hash, shown) = (tenant_hash(tenant), (tenant.into(), name));
+            let state = (state, self.0.started);
             Arc::new(CountEntry::new(id, hash, shown, state, &self.0.wanted))
         });
         entry.change(max, nodes, now);

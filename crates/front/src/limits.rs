@@ -234,10 +234,13 @@ impl Limits {
         tenant: &Tenant,
         exchange: &mut Exchange,
     ) -> Result<(), OverLimit> {
-        let max = tenant.cluster_limits.as_ref().and_then(|limits| limits.exchanges_max);
-        let Some(max) = max else { return Ok(()) };
-        let counted = self.count(tenant, LimitKind::Exchanges, max).await?;
-        exchange.hold(counted);
+        let Some(limits) = &tenant.cluster_limits else { return Ok(()) };
+        let Some(max) = limits.exchanges_max else { return Ok(()) };
+        let taken = || {
+            let mut of_thread = self.of_thread.borrow_mut();
+            of_thread.take_exchange(&self.node, &tenant.name, limits, max)
+        };
+        exchange.hold(self.or_wait(tenant, taken).await?);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! One limit at this node, which its threads share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use budget::limit::{CountOfNode, Grant, Rate, RateOfNode, Refused};
 use tokio::sync::Notify;
@@ -146,6 +146,8 @@ pub struct CountEntry {
     pub(super) tenant: u64,
     /// The tenant's name and the kind of the limit, for metrics.
     shown: (Arc<str>, &'static str),
+    /// When the clock of the node's limits began.
+    started: Instant,
     /// `None` once it was forgotten.
     state: Mutex<Option<CountOfNode>>,
     wanted: Arc<Notify>,
@@ -153,16 +155,12 @@ pub struct CountEntry {
 
 /// One of what a count limits. Dropping it gives it back.
 #[derive(Debug)]
-pub struct Counted {
-    entry: Arc<CountEntry>,
-    started: std::time::Instant,
-    at: Duration,
-}
+pub struct Counted(Arc<CountEntry>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let now = self.at + self.started.elapsed();
-        if let Some(state) = self.entry.state().as_mut() {
+        let now = self.0.started.elapsed();
+        if let Some(state) = self.0.state().as_mut() {
             state.give_back(now);
         }
     }
@@ -173,10 +171,11 @@ impl CountEntry {
         id: u128,
         tenant: u64,
         shown: (Arc<str>, &'static str),
-        state: CountOfNode,
+        (state, started): (CountOfNode, Instant),
         wanted: &Arc<Notify>,
     ) -> Self {
-        Self { id, tenant, shown, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+        let (state, wanted) = (Mutex::new(Some(state)), Arc::clone(wanted));
+        Self { id, tenant, shown, started, state, wanted }
     }
 
     /// Takes one for what is there already, also if the limit is reached.
@@ -184,7 +183,7 @@ impl CountEntry {
         if let Some(state) = self.state().as_mut() {
             state.set_held(state.held() + 1, now);
         }
-        Counted { entry: Arc::clone(self), started: std::time::Instant::now(), at: now }
+        Counted(Arc::clone(self))
     }
 
     /// The tenant, the kind of the limit, and the part of it that is used at this node.
@@ -196,8 +195,7 @@ impl CountEntry {
     /// Takes one. `None`: the entry was forgotten.
     pub fn take(self: &Arc<Self>, now: Duration) -> Option<Result<Counted, Refused>> {
         let taken = self.ask(now, CountOfNode::take)?;
-        let entry = Arc::clone(self);
-        Some(taken.map(|()| Counted { entry, started: std::time::Instant::now(), at: now }))
+        Some(taken.map(|()| Counted(Arc::clone(self))))
     }
 
     /// Whether there may be one more, which another part counts.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{NodeLimits, RateEntry, Taken};
+use actors::{CountEntry, Counted, NodeLimits, RateEntry, Taken};
 use budget::limit::{Rate, Refused as NoToken, ThreadTokens};
 use tenants::{ClusterLimits, Per, RateRule};
 
@@ -39,6 +39,7 @@ pub(super) struct ThreadLimits {
 struct OfTenant {
     limits: Arc<ClusterLimits>,
     rates: Vec<OfRate>,
+    exchanges: Option<Arc<CountEntry>>,
 }
 
 /// The tokens of one rate.
@@ -88,6 +89,33 @@ impl ThreadLimits {
         Ok(())
     }
 
+    /// Takes one of the requests in flight that the tenant may have.
+    pub(super) fn take_exchange(
+        &mut self,
+        node: &NodeLimits,
+        tenant: &Arc<str>,
+        limits: &Arc<ClusterLimits>,
+        max: u32,
+    ) -> Result<Counted, OverLimit> {
+        let now = node.now();
+        self.sweep(now);
+        let of_tenant = self.tenant(tenant, limits);
+        loop {
+            // Kept for a second: to find it takes the lock of all limits of the node.
+            let entry = of_tenant.exchanges.get_or_insert_with(|| {
+                node.count(tenant, LimitKind::Exchanges.name(), u64::from(max))
+            });
+            match entry.take(now) {
+                Some(taken) => {
+                    let kind = LimitKind::Exchanges;
+                    return taken.map_err(|no_token| OverLimit::of_count(kind, max, no_token));
+                }
+                // It was forgotten meanwhile.
+                None => of_tenant.exchanges = None,
+            }
+        }
+    }
+
     /// Notes that a request waits. Returns whether it may.
     pub(super) fn begin_to_wait(&mut self, tenant: &str, max: u32) -> bool {
         let waiting = self.waiting.entry(tenant.into()).or_default();
@@ -109,7 +137,7 @@ impl ThreadLimits {
     fn tenant(&mut self, tenant: &Arc<str>, limits: &Arc<ClusterLimits>) -> &mut OfTenant {
         let new = || {
             let rates = limits.rates.iter().map(|_| OfRate::default()).collect();
-            OfTenant { limits: Arc::clone(limits), rates }
+            OfTenant { limits: Arc::clone(limits), rates, exchanges: None }
         };
         // The name is compared before it is copied.
         if !self.tenants.contains_key(tenant) {
@@ -133,6 +161,7 @@ impl ThreadLimits {
         self.swept = now;
         let is_used = |tokens: &Tokens| now.saturating_sub(tokens.held.used()) < UNUSED;
         for of_tenant in self.tenants.values_mut() {
+            of_tenant.exchanges = None;
             for rate in &mut of_tenant.rates {
                 rate.all.take_if(|tokens| !is_used(tokens));
                 rate.each.retain(|_, tokens| is_used(tokens));
