@@ -18,6 +18,7 @@ mod otlp_metrics;
 mod otlp_settings;
 mod readiness;
 pub mod register;
+mod request_size;
 mod span_export;
 mod tenant_labels;
 mod traces;

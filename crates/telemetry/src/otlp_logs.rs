@@ -20,6 +20,7 @@ use prost::Message as _;
 
 use crate::collector::{Collector, Purpose, SendError};
 use crate::otlp::{OtlpError, about};
+use crate::request_size::RequestSize;
 use crate::{OtlpSettings, TraceId};
 
 /// Most bytes of records in one request. Collectors take several MiB.
@@ -50,8 +51,7 @@ pub struct OtlpLogs {
     /// The request with the records that are not acknowledged.
     request: ExportLogsServiceRequest,
     bytes: usize,
-    /// Most records in one request. Halved when the collector finds a request too large.
-    records_max: usize,
+    size: RequestSize,
     /// Differs from that of every other sender.
     sender: u64,
     /// The number of the next record.
@@ -96,7 +96,7 @@ impl OtlpLogs {
             headers: headers.collect(),
             request: ExportLogsServiceRequest { resource_logs: vec![resource] },
             bytes: 0,
-            records_max: settings.batch_max,
+            size: RequestSize::new(settings.batch_max),
             // The standard library seeds it at random.
             sender: RandomState::new().build_hasher().finish(),
             next: 0,
@@ -106,7 +106,7 @@ impl OtlpLogs {
 
     /// Whether a request is full: flush before a further record is added.
     pub fn is_full(&self) -> bool {
-        self.count() >= self.records_max || self.bytes >= REQUEST_BYTES_MAX
+        self.count() >= self.size.records_max() || self.bytes >= REQUEST_BYTES_MAX
     }
 
     /// Adds a record to the next request. It gets an id, which it keeps if it is sent again.
@@ -145,7 +145,7 @@ impl OtlpLogs {
             return Err(OtlpLogsError::Paused);
         }
         self.not_before = None;
-        let count = self.count().min(self.records_max);
+        let count = self.count().min(self.size.records_max());
         let mut rest = self.records().split_off(count);
         let body = Bytes::from(self.request.encode_to_vec());
         let answered = self.collector.post(&self.url, &self.headers, body);
@@ -155,12 +155,12 @@ impl OtlpLogs {
             Err(_) => self.records().append(&mut rest),
         }
         match sent {
-            // Half as many may fit, and one alone may not.
-            Err(OtlpLogsError::Status(413)) if count > 1 => {
-                self.records_max = count / 2;
-                Ok(0)
+            Err(OtlpLogsError::Status(413)) if self.size.refused(count, Instant::now()) => Ok(0),
+            Err(error) => Err(error),
+            Ok(rejected) => {
+                self.size.taken(count, Instant::now());
+                Ok(rejected)
             }
-            sent => sent,
         }
     }
 
