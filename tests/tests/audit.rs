@@ -193,14 +193,14 @@ async fn a_refusal_and_a_failed_sign_in_have_one_record_each() -> Result<()> {
     check::status(&stranger.get(None).await?, 404)?;
     log.one(|record| record["kind"] == "refused" && record["status"] == 404).await?;
 
-    let mut nobody = client.twin();
+    let mut unknown = client.twin();
     for (key, reason) in [
         (None, "no_credential"),
         (Some(format!("rhk_{}", "3".repeat(64))), "unknown_key"),
         (Some("{".to_owned()), "malformed"),
     ] {
-        nobody.key = key;
-        nobody.send(nobody.call("rh_echo", json!({}))).await?;
+        unknown.key = key;
+        unknown.send(unknown.call("rh_echo", json!({}))).await?;
         let failed = log.one(|record| record["reason"] == reason).await?;
         ensure!(failed["kind"] == "sign_in_failed" && failed["tenant"] == "demo", "{failed}");
         ensure!(failed["status"].as_u64() >= Some(400) && failed.get("subject").is_none());

@@ -347,7 +347,7 @@ async fn running_calls_of_a_revoked_client_are_cancelled_at_the_server() -> Resu
     endpoint.revoked(cluster.node(1)?, &ADA).await?;
     until("the call is cancelled", async || holds(&told, "notifications/cancelled")).await?;
     until("the server is left", async || holds(&told, "end of input")).await?;
-    // The call ends, in whatever way the connection took.
+    // The call ends, at either end of the connection.
     let _ended = timeout(PATIENCE, calling).await??;
     Ok(())
 }

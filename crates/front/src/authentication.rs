@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// A client that can ask its issuer for scopes is told which ones; one with a key is not.
+    /// A client that can ask its issuer for scopes gets their names; one with a key does not.
     #[test]
     fn rules_judge_a_client_by_what_it_presents() {
         let rule = |scope: &str, group: &str, tool: &str| tenants::PermissionSettings {

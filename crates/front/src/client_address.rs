@@ -36,7 +36,7 @@ pub(crate) enum Unknown {
 }
 
 impl AddressKey {
-    /// The key of a connection's own address, whatever that is.
+    /// The key of a connection's own address, of any kind.
     pub(crate) fn of_peer(peer: IpAddr) -> Self {
         key(peer.to_canonical())
     }

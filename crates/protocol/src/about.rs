@@ -1,7 +1,7 @@
 //! What a request is about, for a record: the tool, prompt or resource that it names.
 //!
 //! Only the names of members are read, in one pass. Unlike [`crate::named`] this decides nothing: if
-//! servers could read another name, it says so.
+//! servers could read another name, the result is marked.
 
 use std::borrow::Cow;
 

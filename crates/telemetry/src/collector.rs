@@ -43,7 +43,7 @@ pub(crate) struct Collector {
 /// What requests carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Spans and metrics, each now and then. What fails is lost, and the log says so.
+    /// Spans and metrics, sent at intervals. A request that fails is lost, and the log has a line of it.
     Telemetry,
     /// Records, often. Their sender repeats what fails, and reports it.
     Records,

@@ -195,7 +195,7 @@ fn records_of(logs: &ScopeLogs) -> usize {
     logs.log_records.len()
 }
 
-/// How long the collector wants no request, if it is overloaded and says so.
+/// How long the collector wants no request, if it answered that it is overloaded.
 fn pause_of(response: &Response<Bytes>) -> Option<Duration> {
     let is_overload = [429, 503].contains(&response.status().as_u16());
     let secs = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;

@@ -22,7 +22,7 @@ pub(crate) static OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
     )
 });
 
-/// An answer of the server, whatever its content.
+/// An answer of the server, with any content.
 pub(crate) const ANSWERED: &str = "answered";
 /// A status below 500 that is an error.
 pub(crate) const REFUSED: &str = "refused";

@@ -100,7 +100,7 @@ impl ServerCalls {
     }
 }
 
-/// Marks the span of a request as failed if its response says so.
+/// Marks the span of a request as failed if its response is an error.
 pub(super) fn fail_of_response(span: &mut Span, response: &Response) {
     let raw = response.raw();
     match glance::kind_of(raw) {
