@@ -288,6 +288,12 @@ impl NodeLimits {
         metrics::LIMITS_OWNED.set(self.owned().len() as i64);
     }
 
+    /// Notes the live nodes, also while no limit is in use: the next report may be for a limit that a lost
+    /// node has owned.
+    pub(crate) fn note_members(&self, members: &[Member]) {
+        self.owned().note_members(members, self.now());
+    }
+
     /// Begins a round: forgets what is not used any more, and notes the number of live nodes.
     pub(crate) fn begin_round(&self, nodes: usize) {
         let now = self.now();
@@ -356,6 +362,7 @@ impl NodeLimits {
         let LimitReports { reports, from } = LimitReports::decode(reports).ok()?;
         let now = self.now();
         let mut owned = self.owned();
+        owned.note_members(members, now);
         let shares = reports.iter().take(2 * REPORTS_MAX);
         let shares = shares.map(|report| owned.report(from, report, members, now)).collect();
         drop(owned);

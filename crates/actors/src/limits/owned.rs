@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use budget::limit::{CountOwner, Member, Rate, RateOwner};
+use budget::limit::{CountOwner, Member, Membership, Rate, RateOwner};
 
 use super::wire::{LimitReport, LimitShare};
 
@@ -16,9 +16,15 @@ const OWNED_MAX: usize = 65_536;
 pub(super) struct Owned {
     rates: HashMap<u128, RateOwner>,
     counts: HashMap<u128, CountOwner>,
+    membership: Membership,
 }
 
 impl Owned {
+    /// Notes the live nodes.
+    pub(super) fn note_members(&mut self, members: &[Member], now: Duration) {
+        self.membership.note(members, now);
+    }
+
     /// Takes the report of a node, and returns its share.
     pub(super) fn report(
         &mut self,
@@ -35,7 +41,11 @@ impl Owned {
         };
         let grant = if report.per_sec > 0.0 {
             let rate = Rate { per_sec: report.per_sec, burst: report.max };
-            let owner = self.rates.entry(id).or_insert_with(|| RateOwner::new(rate, now));
+            let new = || match self.membership.has_lost_one(now) {
+                true => RateOwner::after_loss(rate, now),
+                false => RateOwner::new(rate, now),
+            };
+            let owner = self.rates.entry(id).or_insert_with(new);
             owner.report(from, demand, rate, members, now)
         } else {
             let owner = self.counts.entry(id).or_insert_with(|| CountOwner::new(now));

@@ -69,7 +69,10 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
         };
         delayed = None;
         let Some(node) = node.upgrade() else { return };
+        let cluster = &node.context.cluster;
+        let (own, members) = (cluster.incarnation().0, Members::of(cluster));
         if !only_new {
+            limits.note_members(&members.all);
             next = (next + INTERVAL).max(Instant::now() + INTERVAL / 2);
             reported.retain(|_, at| at.elapsed() < VALID);
             if limits.is_unused() {
@@ -78,8 +81,6 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
             }
             limits.set_sessions(|| node.registry.sessions_by_tenant());
         }
-        let cluster = &node.context.cluster;
-        let (own, members) = (cluster.incarnation().0, Members::of(cluster));
         if !only_new {
             limits.begin_round(members.all.len());
             limits.show();

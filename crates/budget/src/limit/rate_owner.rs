@@ -22,6 +22,10 @@ const RESERVED: f64 = 0.02;
 /// The part of the tokens that the owner keeps while they suffice.
 const KEPT: f64 = 0.25;
 
+/// How long an owner that may follow a lost one waits for nodes that had a share. They report once in an
+/// interval.
+const DOUBT: Duration = Duration::from_millis(200);
+
 /// The owner of one rate.
 #[derive(Clone, Debug)]
 pub struct RateOwner {
@@ -32,6 +36,8 @@ pub struct RateOwner {
     began: Duration,
     /// A former owner gave shares that this one does not know.
     takes_over: bool,
+    /// Until then a node may report that it had a share of a former owner.
+    in_doubt_until: Option<Duration>,
     /// The number of the last share.
     shares: u64,
     reporters: Vec<Reporter>,
@@ -72,7 +78,15 @@ impl RateOwner {
     pub fn new(rate: Rate, now: Duration) -> Self {
         let reporters = Vec::new();
         let (reserve, takes_over, shares) = (rate.burst, false, 0);
-        Self { rate, reserve, at: now, began: now, takes_over, shares, reporters }
+        let in_doubt_until = None;
+        Self { rate, reserve, at: now, began: now, takes_over, in_doubt_until, shares, reporters }
+    }
+
+    /// The owner of this rate, perhaps in place of a node that was just lost. The first node that reports
+    /// may be one that had no share, so the burst is kept until all have had the time to report.
+    pub fn after_loss(rate: Rate, now: Duration) -> Self {
+        let reserve = (rate.per_sec * INTERVAL.as_secs_f64()).max(1.0).min(rate.burst);
+        Self { reserve, in_doubt_until: Some(now + DOUBT), ..Self::new(rate, now) }
     }
 
     /// Whether nothing is lost when this is forgotten: no node has reported until all tokens were there
@@ -106,6 +120,7 @@ impl RateOwner {
             self.reserve = 0.0;
             self.reporters.clear();
         }
+        self.end_doubt(from, report, now);
         self.forget(members, now);
         self.undo(from, report.applied);
         self.fill(members, now);
@@ -119,6 +134,19 @@ impl RateOwner {
         self.shares += 1;
         self.reporters[at].share = (self.shares, -grant.tokens);
         Grant { number: self.shares, ..grant }
+    }
+
+    /// Takes over if a node had a share of another owner, and has the whole burst if none had.
+    fn end_doubt(&mut self, from: u64, report: Report, now: Duration) {
+        let Some(until) = self.in_doubt_until else { return };
+        let is_unknown = !self.reporters.iter().any(|reporter| reporter.node == from);
+        if report.had_share && is_unknown {
+            (self.takes_over, self.in_doubt_until) = (true, None);
+            self.reserve = self.reserve.min(0.0);
+        } else if now >= until {
+            self.in_doubt_until = None;
+            self.reserve += self.rate.burst;
+        }
     }
 
     /// A node that did not get its last share has the tokens that it would have given back.

@@ -226,6 +226,41 @@ fn a_node_that_asked_for_little_has_tokens_while_the_limit_is_not_used_up() {
     }
 }
 
+/// The owner of a limit is lost. A node without a share gets its clients, and reports to the next owner
+/// before the nodes that have the tokens.
+#[test]
+fn the_first_report_to_the_next_owner_gets_no_second_burst() {
+    let rate = Rate { per_sec: 60.0, burst: 60.0 };
+    let members = [0, 1, 2].map(|node| Member { node, is_linked: true });
+    let mut membership = Membership::default();
+    membership.note(&members, ms(0));
+    membership.note(&members[..2], ms(5_000));
+    assert!(membership.has_lost_one(ms(5_010)) && !membership.has_lost_one(ms(6_100)));
+    let report = |had_share, applied| {
+        let (demand, level, is_last) = (100.0, 0.0, false);
+        Report { demand, level, had_share, is_last, applied }
+    };
+    let mut owner = RateOwner::after_loss(rate, ms(5_010));
+    let mut tokens = 0.0;
+    let mut grant = |from, report, at| {
+        let grant = owner.report(from, report, rate, &members[..2], ms(at));
+        tokens += grant.tokens;
+        grant.number
+    };
+    let number = grant(0, report(false, 0), 5_010);
+    grant(1, report(true, 7), 5_080);
+    for at in [5_110, 5_210, 5_310] {
+        grant(0, report(true, number), at);
+    }
+    assert!(tokens <= 10.0, "{tokens}");
+    // If none had a share, the burst is there when all have had the time to report.
+    let mut owner = RateOwner::after_loss(rate, ms(5_010));
+    let mut grant = |report, at| owner.report(0, report, rate, &members[..2], ms(at));
+    let first = grant(report(false, 0), 5_010);
+    let second = grant(report(true, first.number), 5_220);
+    assert!(first.tokens <= 6.0 && first.tokens + second.tokens >= 40.0, "{first:?} {second:?}");
+}
+
 #[test]
 fn tokens_above_a_smaller_most_are_given_back_once() {
     let mut bucket = Bucket::new(10.0, 500.0, 500.0, Duration::ZERO);

@@ -89,6 +89,7 @@ pub(super) struct Cluster {
 struct Node {
     own: Option<RateOfNode>,
     owner: Option<RateOwner>,
+    membership: Membership,
     backlog: f64,
     /// When the requests arrived that wait for a share.
     waiting: VecDeque<u64>,
@@ -104,6 +105,7 @@ impl Cluster {
         let node = |at| Node {
             own: None,
             owner: None,
+            membership: Membership::default(),
             backlog: 0.0,
             waiting: VecDeque::new(),
             next_report: 30 * at as u64,
@@ -185,6 +187,7 @@ impl Cluster {
         let (now, rate) = (ms(at), self.rate(node, at));
         let members = self.members(node, at);
         let this = &mut self.nodes[node];
+        this.membership.note(&members, now);
         // A request that waits tries again when shares arrive, and at the end of its wait.
         let mut trying = std::mem::take(&mut this.waiting);
         let has_share = this.grants.front().is_some_and(|(arrives, ..)| *arrives <= at);
@@ -247,9 +250,15 @@ impl Cluster {
         }
         let (now, rate) = (ms(at), self.rate(from, at));
         let members = self.members(owner, at);
-        let machine = self.nodes[owner].owner.get_or_insert_with(|| RateOwner::new(rate, now));
+        let this = &mut self.nodes[owner];
+        this.membership.note(&members, now);
+        let new = || match this.membership.has_lost_one(now) {
+            true => RateOwner::after_loss(rate, now),
+            false => RateOwner::new(rate, now),
+        };
+        let machine = this.owner.get_or_insert_with(new);
         if machine.is_forgettable(now) {
-            *machine = RateOwner::new(rate, now);
+            *machine = new();
         }
         let grant = machine.report(from as u64, report, rate, &members, now);
         let delay = if owner == from { 0 } else { u64::from(self.random.next() % self.delay) };
