@@ -239,7 +239,7 @@ async fn a_certificate_is_replaced_while_connections_are_open() -> Result<()> {
     ensure!(labelled(&node, ends).await? == 32_503_680_000.0);
     stream.message().await?.context("the stream ended with the certificate")?;
 
-    // The key of another certificate: the node goes on with the former pair, and says so.
+    // The key of another certificate: the node keeps the former pair, and logs an error.
     let key = certified.path().join("acme.key");
     let (right, wrong) =
         (std::fs::read_to_string(&key)?, std::fs::read_to_string(certified.file("default.key"))?);
