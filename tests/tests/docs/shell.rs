@@ -35,12 +35,14 @@ case "$*" in *"/inspector --cli "*) set -- "$@" --connect-timeout 90000 ;; esac
 PATH=${PATH#*:} exec npx "$@"
 "#;
 
-/// Waits until a background command has printed a text, or fails with what it printed.
+/// Waits until a background command has printed a text, or fails with what it printed. A background
+/// command has a process group of its own, which ends as a whole: `npx` does not end what it starts.
 const FUNCTIONS: &str = r#"
 background=
 stop_background() {
     [ -n "$background" ] || return 0
-    kill -TERM "$background" && wait "$background" || true
+    kill -TERM -- "-$background" && wait "$background" || true
+    kill -KILL -- "-$background" 2>/dev/null || true
     background=
 }
 trap stop_background EXIT
@@ -57,7 +59,7 @@ wait_for() {
 /// What runs before the group `operator`: a node with the built-in demo and a token for operators.
 const OPERATOR: &str = r#"
 (umask 077; echo 0123456789abcdef0123456789abcdef >/etc/roundhouse/admin.token)
-ROUNDHOUSE__ADMIN__TOKEN_FILE=/etc/roundhouse/admin.token roundhouse serve >tmp/node.log 2>&1 &
+ROUNDHOUSE__ADMIN__TOKEN_FILE=/etc/roundhouse/admin.token setsid roundhouse serve >tmp/node.log 2>&1 &
 background=$!
 wait_for 'admin: http' tmp/node.log
 "#;
@@ -184,10 +186,10 @@ fn run_group(group: &str, blocks: &[&Block]) -> Result<()> {
             Context::Background { until, .. } => {
                 let log = clone.path().join(format!("tmp/{}.log", block.line));
                 let log = log.display();
-                // `exec`, so that the shell stops the command itself.
+                // `exec`, so that the process group has the id that the shell knows.
                 script.push_str(&format!(
                     "echo '--- {place}'\nstop_background\n: >{log}\nexec 8>>{log}\n\
-                     ( exec {text} ) >&8 2>&8 8>&- &\nbackground=$!\nexec 8>&-\n\
+                     ( exec setsid {text} ) >&8 2>&8 8>&- &\nbackground=$!\nexec 8>&-\n\
                      wait_for '{until}' {log}\n"
                 ));
                 runs = true;
