@@ -130,6 +130,16 @@ impl Issuer {
         self.ask("published", json!({})).await
     }
 
+    /// How many tokens the provider issued for client credentials, and by exchange, and how many it refused.
+    pub async fn seen(&self) -> Result<Value> {
+        self.ask("seen", json!({})).await
+    }
+
+    /// Changes the secret of the provider's client `node`, which is `s+ecret` before.
+    pub async fn change_secret(&self, secret: &str) -> Result<()> {
+        self.ask("secret", json!({ "secret": secret })).await.map(drop)
+    }
+
     /// Kills the process.
     pub async fn stop(&mut self) -> Result<()> {
         Ok(self.process.kill().await?)

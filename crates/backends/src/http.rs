@@ -39,6 +39,10 @@ impl Backend for HttpBackend {
         link
     }
 
+    fn retire(&self) {
+        self.client.retire();
+    }
+
     fn links(&self) -> usize {
         // One is the backend's own.
         Arc::strong_count(&self.links) - 1

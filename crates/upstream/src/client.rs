@@ -1,13 +1,14 @@
 //! Performs exchanges with one upstream server.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
 };
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client as Pool;
@@ -20,6 +21,7 @@ use crate::Failure;
 use crate::breaker::Breaker;
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
+use crate::credential::{Credential, Token, refuses_token};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
@@ -60,9 +62,11 @@ struct Shared {
     name: String,
     url: Url,
     headers: HeaderMap,
+    credential: Option<Credential>,
     pool: Pool<Connector, Full<Bytes>>,
     connections: Connections,
     breaker: Breaker,
+    is_retired: AtomicBool,
     settings: HttpSettings,
 }
 
@@ -123,18 +127,27 @@ impl Client {
                  them, or name them with SSL_CERT_FILE"
             )]
         })?;
+        let name = name.into();
+        let credential = Credential::new(&name, settings, &url).map_err(|error| {
+            vec![format!(
+                "`credential` needs `https:`, and the certificates of the system cannot be read: {error}; \
+                 install them, or name them with SSL_CERT_FILE"
+            )]
+        })?;
         let mut pool = Pool::builder(TokioExecutor::new());
         pool.pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_MAX)
             .http1_max_buf_size(HEAD_BYTES_MAX);
         Ok(Self(Arc::new(Shared {
-            name: name.into(),
+            name,
             url,
             headers,
+            credential,
             pool: pool.build(connector),
             connections: Connections::new(settings.connections_max),
             breaker: Breaker::new(),
+            is_retired: AtomicBool::new(false),
             settings: settings.clone(),
         })))
     }
@@ -142,6 +155,16 @@ impl Client {
     /// The backend, for logs.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Notes that the settings have another client in place of this one.
+    pub fn retire(&self) {
+        self.0.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the settings have another client in place of this one.
+    pub fn is_retired(&self) -> bool {
+        self.0.is_retired.load(Ordering::Relaxed)
     }
 
     /// Performs one exchange, and sends its events. The last one satisfies
@@ -175,8 +198,16 @@ impl Client {
         exchange: &Exchange,
         events: &Events<'_>,
     ) -> Result<ExchangeEvent, Failure> {
+        let token = self.token(None).await?;
         let _permit = self.0.connections.permit(&exchange.verb).await?;
-        let response = self.response(exchange).await?;
+        let mut response = self.response(exchange, token.as_ref()).await?;
+        if let Some(refused) = &token
+            && refuses_token(response.status().as_u16(), response.headers())
+            && let Ok(renewed) = self.token(Some(refused)).await
+        {
+            // It was refused, so it was not performed.
+            response = self.response(exchange, renewed.as_ref()).await?;
+        }
         let status = response.status().as_u16();
         match status {
             200..300 => self.success(exchange, response, events).await,
@@ -193,8 +224,18 @@ impl Client {
         }
     }
 
+    /// The token for a request, or another one than that which the server refused.
+    async fn token(&self, refused: Option<&Token>) -> Result<Option<Token>, Failure> {
+        let Some(credential) = &self.0.credential else { return Ok(None) };
+        credential.token(refused).await.map(Some).map_err(Failure::Credential)
+    }
+
     /// The response, after redirects within the origin.
-    async fn response(&self, exchange: &Exchange) -> Result<Response<Incoming>, Failure> {
+    async fn response(
+        &self,
+        exchange: &Exchange,
+        token: Option<&Token>,
+    ) -> Result<Response<Incoming>, Failure> {
         let within = match exchange.verb {
             Verb::Request(_) | Verb::Resume(_) => self.0.settings.silence(),
             Verb::Note(_) | Verb::Listen(_) => ACCEPT_WITHIN,
@@ -202,7 +243,9 @@ impl Client {
         };
         let mut url = exchange.to.clone().unwrap_or_else(|| self.0.url.clone());
         for _ in 0..=REDIRECTS_MAX {
-            let request = self.request(&url, exchange)?;
+            let mut request = self.request(&url, exchange)?;
+            let authorization = token.map(|token| (AUTHORIZATION, token.header()));
+            request.headers_mut().extend(authorization);
             let response = self.sent(request, within).await?;
             // Only these keep the method and the body.
             if !matches!(response.status().as_u16(), 307 | 308) {

@@ -136,6 +136,20 @@ impl Service<Uri> for Connector {
     }
 }
 
+/// Whether an error of the connection is that no address of the host is permitted.
+pub(crate) fn caused_by_address(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // The inner error of an I/O error is not its source.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if error.is::<NotPermitted>() || inner.is_some_and(|inner| inner.is::<NotPermitted>()) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

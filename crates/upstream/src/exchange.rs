@@ -7,8 +7,8 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 use protocol::{Message, Response};
 
-use crate::Failure;
 use crate::url::Url;
+use crate::{CredentialProblem, Failure};
 
 /// Longest session id and longest event id that are kept, in bytes.
 const TEXT_BYTES_MAX: usize = 4_096;
@@ -111,6 +111,16 @@ pub enum ExchangeEvent {
 }
 
 impl ExchangeEvent {
+    /// Whether the server, or the authorization server, does not accept the node's credential.
+    pub fn refuses_credential(&self) -> bool {
+        use CredentialProblem::{Refused, Rejected};
+        match self {
+            Self::Refused { status, .. } => *status == 401,
+            Self::Failed(Failure::Credential(problem)) => matches!(problem, Refused(_) | Rejected),
+            _ => false,
+        }
+    }
+
     /// Whether no event follows.
     pub fn is_last(&self) -> bool {
         !matches!(self, Self::Opened(_) | Self::Endpoint(_) | Self::Event { .. })

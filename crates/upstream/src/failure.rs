@@ -1,5 +1,7 @@
 //! Why an exchange failed.
 
+use crate::credential::CredentialProblem;
+
 /// Why an exchange failed. The text is for clients: it has no URL, address, header or payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -39,20 +41,24 @@ pub enum Failure {
     /// A session id that is not as the specification has it.
     #[error("the upstream server sent an invalid session id")]
     SessionId,
+    /// There is no token for it, and nothing was sent.
+    #[error("{0}")]
+    Credential(CredentialProblem),
 }
 
 impl Failure {
     /// Whether the same request may succeed if it is sent again after a while.
     pub(crate) fn is_transient(self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Connect
-                | Self::ConnectTimeout
-                | Self::HeldBack
-                | Self::Busy
-                | Self::Lost
-                | Self::Silent
-        )
+            | Self::ConnectTimeout
+            | Self::HeldBack
+            | Self::Busy
+            | Self::Lost
+            | Self::Silent => true,
+            Self::Credential(problem) => problem.is_transient(),
+            _ => false,
+        }
     }
 
     /// Whether it is a fault of the way to the server, and not of the server.
@@ -71,6 +77,7 @@ impl Failure {
             Self::Silent => "timed_out",
             Self::TooLarge | Self::NotAMessage | Self::ContentType | Self::SessionId => "invalid",
             Self::Redirect => "redirected",
+            Self::Credential(_) => "no_token",
         }
     }
 }

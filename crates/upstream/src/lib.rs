@@ -8,6 +8,7 @@ mod breaker;
 mod client;
 mod connector;
 mod content;
+mod credential;
 mod exchange;
 mod failure;
 mod machine;
@@ -17,6 +18,9 @@ mod settings;
 mod url;
 
 pub use self::client::{Client, IDLE_MAX};
+pub use self::credential::{
+    ClientAuth, CredentialProblem, CredentialSetting, CredentialSettings, Grant, OauthCode, Secret,
+};
 pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 pub use self::failure::Failure;
 pub use self::machine::{Effect, ExchangeId, Machine};

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use prometheus::{IntCounterVec, IntGauge};
 use telemetry::register;
 
+use crate::CredentialProblem;
+
 /// Exchanges that ended; `outcome` is one of [`OUTCOMES`].
 static EXCHANGES: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
@@ -29,7 +31,30 @@ pub(crate) const REFUSED: &str = "refused";
 /// A status from 500 on.
 pub(crate) const FAILED: &str = "failed";
 
-const OUTCOMES: [&str; 11] = [
+/// Requests for tokens that ended; `grant` is one of [`GRANTS`], `outcome` one of [`TOKEN_OUTCOMES`].
+static TOKENS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_upstream_token_requests_total",
+        "Requests to authorization servers for tokens for upstream servers, by grant and outcome.",
+        &["grant", "outcome"],
+    )
+});
+
+/// A token for the node itself.
+pub(crate) const CLIENT_CREDENTIALS: &str = "client_credentials";
+
+const GRANTS: [&str; 1] = [CLIENT_CREDENTIALS];
+
+const ISSUED: &str = "issued";
+
+const TOKEN_OUTCOMES: [&str; 5] = [ISSUED, "refused", "unavailable", "not_permitted", "invalid"];
+
+pub(crate) fn count_token(grant: &'static str, problem: Option<&CredentialProblem>) {
+    let outcome = problem.map_or(ISSUED, |problem| problem.label());
+    TOKENS.with_label_values(&[grant, outcome]).inc();
+}
+
+const OUTCOMES: [&str; 12] = [
     ANSWERED,
     REFUSED,
     FAILED,
@@ -41,6 +66,7 @@ const OUTCOMES: [&str; 11] = [
     "timed_out",
     "invalid",
     "redirected",
+    "no_token",
 ];
 
 pub(crate) fn count(outcome: &'static str) {
@@ -52,6 +78,11 @@ pub fn register_all() {
     LazyLock::force(&OPEN);
     for outcome in OUTCOMES {
         EXCHANGES.with_label_values(&[outcome]);
+    }
+    for grant in GRANTS {
+        for outcome in TOKEN_OUTCOMES {
+            TOKENS.with_label_values(&[grant, outcome]);
+        }
     }
 }
 

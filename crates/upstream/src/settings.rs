@@ -5,10 +5,11 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::credential::{CredentialSetting, CredentialSettings};
 use crate::networks::Networks;
 use crate::url::{Url, UrlProblem};
 
@@ -46,6 +47,9 @@ pub struct HttpSettings {
     /// Headers that each request to it has, such as a credential.
     #[serde(default)]
     pub headers: Headers,
+    /// How the node gets the token with which it authenticates there.
+    #[serde(default)]
+    pub credential: CredentialSettings,
     /// Networks in CIDR notation in which it may be, in addition to the public internet.
     #[serde(default)]
     pub allow_networks: Vec<IpNet>,
@@ -130,6 +134,9 @@ pub enum Problem {
         "`headers.{0}` has a character that headers cannot have, such as a line end; remove it"
     )]
     HeaderValue(String),
+    /// The credential.
+    #[error("{0}")]
+    Credential(CredentialSetting),
     /// Too few connections.
     #[error("`connections_max` is {0}; write at least 8")]
     Connections(usize),
@@ -144,6 +151,7 @@ impl HttpSettings {
         Self {
             url: url.into(),
             headers: Headers::default(),
+            credential: CredentialSettings::default(),
             allow_networks: Vec::new(),
             connect_ms: default_connect_ms(),
             silence_secs: default_silence_secs(),
@@ -179,6 +187,9 @@ impl HttpSettings {
                 Err(problem) => problems.push(problem),
             }
         }
+        let has_header = headers.contains_key(AUTHORIZATION);
+        let credential = self.credential.problems(&self.networks(), has_header);
+        problems.extend(credential.into_iter().map(Problem::Credential));
         if self.connections_max < CONNECTIONS_MIN {
             problems.push(Problem::Connections(self.connections_max));
         }

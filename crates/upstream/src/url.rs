@@ -58,6 +58,19 @@ impl Url {
         &self.uri
     }
 
+    /// The path, without a slash at its end.
+    pub(crate) fn path(&self) -> &str {
+        self.uri.path().trim_end_matches('/')
+    }
+
+    /// The URL without its query, which may have a secret.
+    pub(crate) fn without_query(&self) -> String {
+        match self.uri.path() {
+            "/" => self.origin.to_string(),
+            path => format!("{}{path}", self.origin),
+        }
+    }
+
     /// Scheme, host and port.
     pub fn origin(&self) -> &str {
         &self.origin

@@ -29,22 +29,46 @@ pub(crate) struct Server {
 impl Server {
     /// Connections get these answers in turn; the last one is repeated.
     pub(crate) async fn start(answers: Vec<Answer>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let requests = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&requests);
-        tokio::spawn(async move {
-            let mut answers = answers.into_iter().peekable();
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let Some(answer) = answers.peek().cloned() else { return };
+        let mut answers = answers.into_iter().peekable();
+        Self::serve(move |_| {
+            move |_: &str| {
+                let answer = answers.peek().cloned();
                 if answers.len() > 1 {
                     answers.next();
                 }
-                let seen = Arc::clone(&seen);
+                answer.unwrap_or(Answer::Nothing)
+            }
+        })
+        .await
+    }
+
+    /// Each connection gets the answer for the path of its request. `of` gets the origin.
+    pub(crate) async fn by_path<A>(of: impl FnOnce(&str) -> A) -> Self
+    where
+        A: FnMut(&str) -> Answer + Send + 'static,
+    {
+        Self::serve(of).await
+    }
+
+    async fn serve<A>(of: impl FnOnce(&str) -> A) -> Self
+    where
+        A: FnMut(&str) -> Answer + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        let answers = Arc::new(Mutex::new(of(&origin)));
+        let url = format!("{origin}/mcp");
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (seen, answers) = (Arc::clone(&seen), Arc::clone(&answers));
                 tokio::spawn(async move {
                     let mut request = vec![0; 4_096];
                     let read = stream.read(&mut request).await.unwrap_or(0);
                     let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                    let path = request.split(' ').nth(1).unwrap_or_default();
+                    let answer = (answers.lock().unwrap())(path);
                     seen.lock().unwrap().push(request);
                     match answer {
                         Answer::Once(bytes) => drop(stream.write_all(bytes.as_bytes()).await),
@@ -67,6 +91,11 @@ impl Server {
 
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
+    }
+
+    /// Scheme, address and port.
+    pub(crate) fn origin(&self) -> &str {
+        self.url.trim_end_matches("/mcp")
     }
 
     /// Settings that permit loopback, with low bounds.

@@ -5,7 +5,8 @@ import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createServer as createSecureServer } from 'node:https';
 
-import Provider from 'oidc-provider';
+import { createLocalJWKSet, jwtVerify } from 'jose';
+import Provider, { errors } from 'oidc-provider';
 
 const [scopes = 'mcp', lifetime = '600', certificates, ...callbacks] = process.argv.slice(2);
 const user = 'ada';
@@ -37,7 +38,20 @@ async function serveDocument() {
     return id;
 }
 
+// The client as which a node gets tokens for upstream servers. The secret changes when a test says so.
+let secret = 's+ecret';
+const exchange = 'urn:ietf:params:oauth:grant-type:token-exchange';
+const node = {
+    client_id: 'node',
+    client_secret: secret,
+    token_endpoint_auth_method: 'client_secret_basic',
+    grant_types: ['client_credentials', exchange],
+    redirect_uris: [],
+    response_types: [],
+};
+
 const provider = new Provider(issuer, {
+    clients: [node],
     // Without the library's check of addresses, which refuses those of this machine.
     fetch: (url, { dispatcher, ...options }) => fetch(url, options),
     scopes: ['openid', 'offline_access', ...scopes.split(' ')],
@@ -48,6 +62,7 @@ const provider = new Provider(issuer, {
         registration: { enabled: !client },
         clientIdMetadataDocument: { enabled: Boolean(client), ack: 'draft-02' },
         introspection: { enabled: true },
+        clientCredentials: { enabled: true },
         resourceIndicators: {
             enabled: true,
             useGrantedResource: () => true,
@@ -76,12 +91,70 @@ const agree = async (request, response) => {
     await provider.interactionFinished(request, response, result, { mergeWithLastSubmission: true });
 };
 
+// A token of this user for this resource, as a JWT.
+const mint = async (client, accountId, resource, scope, secs) => {
+    const info = { scope, audience: resource, accessTokenTTL: secs, accessTokenFormat: 'jwt' };
+    const token = new provider.AccessToken({ client, accountId, scope, gty: exchange, grantId: 'g' });
+    token.resourceServer = new provider.ResourceServer(resource, info);
+    return token.save();
+};
+
+// Token exchange (RFC 8693): a token of a user for one resource becomes one for another. What the subject
+// tokens were, and how long the new ones last, is for tests.
+const subjects = [];
+let lasts = Number(lifetime);
+let refusal;
+provider.registerGrantType(
+    exchange,
+    async (ctx) => {
+        const { client, params } = ctx.oidc;
+        if (refusal) throw new errors.InvalidGrant(refusal);
+        const keys = createLocalJWKSet(await (await fetch(`${issuer}/jwks`)).json());
+        const verified = await jwtVerify(params.subject_token, keys, { issuer }).catch(() => undefined);
+        if (!verified) throw new errors.InvalidGrant('the subject token is not valid');
+        if (params.scope?.includes('forbidden')) throw new errors.InvalidScope('no', params.scope);
+        subjects.push(verified.payload);
+        const { sub } = verified.payload;
+        const access_token = await mint(client, sub, params.resource, params.scope ?? scopes, lasts);
+        const issued_token_type = 'urn:ietf:params:oauth:token-type:access_token';
+        ctx.body = { access_token, issued_token_type, token_type: 'Bearer', expires_in: lasts };
+    },
+    ['subject_token', 'subject_token_type', 'requested_token_type', 'scope', 'resource', 'audience'],
+);
+
+// What tests ask for, and see.
+const seen = { client_credentials: 0, [exchange]: 0, refused: 0 };
+provider.on('grant.success', ({ oidc }) => (seen[oidc.params.grant_type] += 1));
+provider.on('grant.error', () => (seen.refused += 1));
+const controls = {
+    '/control/seen': () => ({ ...seen, exchanges: subjects }),
+    // A token of a user, as if they had signed in.
+    '/control/mint': async ({ sub, aud, secs = 600 }) => {
+        return { token: await mint(await provider.Client.find('node'), sub, aud, scopes, secs) };
+    },
+    '/control/exchange': (body) => {
+        lasts = body.secs ?? lasts;
+        refusal = body.refusal;
+    },
+    '/control/secret': async (body) => {
+        (await provider.Client.find('node')).clientSecret = body.secret;
+    },
+};
+const control = async (request, response) => {
+    let text = '';
+    for await (const piece of request) text += piece;
+    const said = await controls[request.url](JSON.parse(text || '{}'));
+    response.end(JSON.stringify(said ?? {}));
+};
+
 const answer = provider.callback();
 http.on('request', (request, response) => {
-    const served = request.url.startsWith('/agree/') ? agree(request, response) : answer(request, response);
+    const [, first] = request.url.split('/');
+    const by = { agree, control }[first] ?? answer;
+    const served = by(request, response);
     Promise.resolve(served).catch((error) => {
         console.error(error);
         response.writeHead(500).end();
     });
 });
-console.log(JSON.stringify({ issuer, client }));
+console.log(JSON.stringify({ issuer, client, control: `${issuer}/control` }));

@@ -23,7 +23,7 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 51] = [
+const ONLY_IN_TROUBLE: [&str; 52] = [
     "roundhouse_access_log_left_out_total",
     "roundhouse_audit_failing",
     "roundhouse_audit_left_out_total",
@@ -75,6 +75,7 @@ const ONLY_IN_TROUBLE: [&str; 51] = [
     "roundhouse_takeovers_failed_total",
     "roundhouse_upstream_exchanges_open",
     "roundhouse_upstream_exchanges_total",
+    "roundhouse_upstream_token_requests_total",
 ];
 
 /// Three nodes that share a Redis, trace everything and write one audit log: a tenant in process, which has

@@ -102,8 +102,13 @@ impl Drive {
         if event.is_last() {
             self.running.remove(&id);
         }
+        // The settings have another credential: the next link has it.
+        let is_outdated = event.refuses_credential() && self.client.is_retired();
         self.machine.on_event(id, event, &mut self.effects);
         self.perform();
+        if is_outdated {
+            self.go_down("the settings of the upstream server were changed".to_owned());
+        }
     }
 
     fn perform(&mut self) {

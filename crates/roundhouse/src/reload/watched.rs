@@ -66,7 +66,15 @@ pub(super) fn files_of(name: &str, tenant: &TenantSettings, settings: &Settings)
                 }
                 stdio.program.env.values().collect()
             }
-            BackendSettings::Http(http) => http.headers.values().chain([&http.url]).collect(),
+            BackendSettings::Http(http) => {
+                let secret = http.credential.client_secret.expose().to_owned();
+                files.extend(secrets::files_of(
+                    &settings.node.secrets_dir,
+                    name,
+                    std::iter::once(&secret),
+                ));
+                http.headers.values().chain([&http.url]).collect()
+            }
             BackendSettings::Native(_) => continue,
         };
         files.extend(secrets::files_of(&settings.node.secrets_dir, name, values.into_iter()));

@@ -155,6 +155,9 @@ pub(crate) fn read_http(
     secrets.resolve(tenant, &format!("{at}.headers"), &mut read.headers)?;
     let url = secrets.value(tenant, &format!("{at}.url"), &http.url).map_err(|why| vec![why])?;
     read.url = url.unwrap_or(read.url);
+    let (key, written) = (format!("{at}.credential.client_secret"), &http.credential.client_secret);
+    let secret = secrets.value(tenant, &key, written.expose()).map_err(|why| vec![why])?;
+    read.credential.client_secret = secret.map_or(read.credential.client_secret, Into::into);
     Ok(read)
 }
 

@@ -190,7 +190,9 @@ fn folder_of_tenants(files: &[(String, String)]) -> tempfile::TempDir {
     }
     std::fs::create_dir(dir.path().join("acme")).unwrap();
     for (name, mode) in
-        [("acme/api-key", 0o400), ("acme/db-password", 0o400), ("npx", 0o755), ("uvx", 0o755)]
+        [("acme/api-key", 0o400), ("acme/db-password", 0o400), ("acme/client-secret", 0o400)]
+            .into_iter()
+            .chain([("npx", 0o755), ("uvx", 0o755)])
     {
         let file = dir.path().join(name);
         std::fs::write(&file, "hunter2").unwrap();
@@ -211,6 +213,15 @@ fn accepted(dir: &Path, more: &str) -> String {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
     stdout
+}
+
+/// Checks settings in such a folder; returns why `check` refuses them.
+fn refused(dir: &Path, more: &str) -> String {
+    let main = dir.join("roundhouse.toml");
+    std::fs::write(&main, format!("node.secrets_dir = '.'\n{more}")).unwrap();
+    let output = roundhouse(&["check", main.to_str().unwrap()]).output().unwrap();
+    assert_ne!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]
@@ -254,4 +265,43 @@ fn the_credential_of_a_remote_server_in_the_documentation_is_accepted() {
     let dir = folder_of_tenants(&[]);
     let stdout = accepted(dir.path(), &format!("tenants.acme.auth = 'open'\n{block}"));
     assert!(stdout.contains("backend main (http)") && !stdout.contains("hunter2"), "{stdout}");
+}
+
+#[test]
+fn the_client_credentials_in_the_documentation_are_accepted() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/remote-server.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = page.split("```toml\n").find(|block| block.contains("client_credentials")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let dir = folder_of_tenants(&[]);
+    let stdout = accepted(dir.path(), &format!("tenants.acme.auth = 'open'\n{block}"));
+    assert!(stdout.contains("backend main (http)") && !stdout.contains("hunter2"), "{stdout}");
+}
+
+#[test]
+fn a_credential_of_a_remote_server_with_problems_is_refused() {
+    let dir = folder_of_tenants(&[]);
+    let refusal = |lines: &str| {
+        refused(
+            dir.path(),
+            &format!(
+                "tenants.acme.auth = 'open'\n[tenants.acme.backends.main]\nkind = 'http'\n\
+                 url = 'https://mcp.example.com/mcp'\n[tenants.acme.backends.main.credential]\n{lines}"
+            ),
+        )
+    };
+    let at = "tenants.acme.backends.main";
+    for (lines, expected) in [
+        (
+            "grant = 'client_credentials'",
+            format!("`{at}`: `credential.client_id` is missing; write"),
+        ),
+        ("client_id = 'hunter2'", format!("`{at}`: `credential.grant` is missing; write")),
+        ("grant = 'password'", "client_credentials".to_owned()),
+        ("grnt = 'x'", "grant".to_owned()),
+        ("client_secret = '${file:nowhere}'", format!("`{at}.credential.client_secret`")),
+    ] {
+        let text = refusal(lines);
+        assert!(text.contains(&expected) && !text.contains("hunter2"), "{lines}: {text}");
+    }
 }

@@ -1,0 +1,179 @@
+//! The authorization server of one backend: where its token endpoint is, and what is sent there.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hyper::header::HeaderValue;
+use tokio::time::{Instant, timeout};
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+use super::answer::{self, Fetched};
+use super::discovery;
+use super::fetch::Fetch;
+use super::problem::CredentialProblem;
+use super::settings::{ClientAuth, CredentialSettings};
+use crate::settings::HttpSettings;
+use crate::url::Url;
+
+/// How long it may take to find the token endpoint and to get a token.
+const WHOLE: Duration = Duration::from_secs(12);
+
+/// How long a token endpoint that was found counts.
+const FOUND: Duration = Duration::from_secs(3_600);
+
+/// The authorization server of one backend.
+pub(crate) struct Authority {
+    /// The backend, for logs.
+    name: String,
+    settings: CredentialSettings,
+    /// The URL of the upstream server.
+    url: Url,
+    fetch: Fetch,
+    /// The token endpoint, if the settings name it.
+    endpoint: Option<Url>,
+    /// The token endpoint that was found, and when.
+    found: Mutex<Option<(Url, Instant)>>,
+}
+
+impl Authority {
+    /// That of these settings, which have no problem.
+    pub(crate) fn new(name: &str, settings: &HttpSettings, url: &Url) -> io::Result<Self> {
+        let credential = settings.credential.clone();
+        let endpoint = Url::parse(&credential.token_url).ok();
+        let issuer = Url::parse(&credential.issuer).ok();
+        let begin = endpoint.as_ref().or(issuer.as_ref()).unwrap_or(url);
+        let fetch = Fetch::new(name, settings, begin.is_encrypted())?;
+        let (url, found) = (url.clone(), Mutex::default());
+        Ok(Self { name: name.to_owned(), settings: credential, url, fetch, endpoint, found })
+    }
+
+    /// A token for the node itself.
+    pub(crate) async fn client_credentials(&self) -> Result<Fetched, CredentialProblem> {
+        let form = [("grant_type", "client_credentials")];
+        self.bounded(self.token(&form)).await
+    }
+
+    async fn bounded(
+        &self,
+        token: impl Future<Output = Result<Fetched, CredentialProblem>>,
+    ) -> Result<Fetched, CredentialProblem> {
+        let fetched = timeout(WHOLE, token).await;
+        let fetched = fetched.unwrap_or(Err(CredentialProblem::Unavailable));
+        if let Err(problem) = &fetched {
+            tracing::warn!(backend = self.name, %problem, "got no token for an upstream server");
+        }
+        fetched
+    }
+
+    async fn token(&self, grant: &[(&str, &str)]) -> Result<Fetched, CredentialProblem> {
+        let endpoint = self.endpoint().await?;
+        let (authorization, form) = self.form(grant);
+        let fetched = self.fetch.post_form(&endpoint, authorization, form).await;
+        let read =
+            fetched.and_then(|fetched| answer::read(fetched.status, fetched.json.as_deref()));
+        if matches!(read, Err(problem) if !matches!(problem, CredentialProblem::Refused(_))) {
+            // It may have moved.
+            *self.found() = None;
+        }
+        read
+    }
+
+    fn form(&self, grant: &[(&str, &str)]) -> (Option<HeaderValue>, String) {
+        let settings = &self.settings;
+        let (id, secret) = (settings.client_id.as_str(), settings.client_secret.expose());
+        let mut form = Serializer::new(String::new());
+        form.extend_pairs(grant);
+        let scopes = settings.scopes.join(" ");
+        let resource = settings.resource_for(&self.url);
+        let more = [("scope", &scopes), ("resource", &resource), ("audience", &settings.audience)];
+        form.extend_pairs(more.into_iter().filter(|(_, value)| !value.is_empty()));
+        let authorization = match settings.client_auth {
+            ClientAuth::Basic => basic(id, secret),
+            ClientAuth::Post => {
+                form.extend_pairs([("client_id", id), ("client_secret", secret)]);
+                None
+            }
+        };
+        (authorization, form.finish())
+    }
+
+    /// The token endpoint.
+    async fn endpoint(&self) -> Result<Url, CredentialProblem> {
+        if let Some(endpoint) = &self.endpoint {
+            return Ok(endpoint.clone());
+        }
+        let found = self.found().as_ref().filter(|(_, at)| at.elapsed() < FOUND).cloned();
+        if let Some((endpoint, _)) = found {
+            return Ok(endpoint);
+        }
+        let issuer = match self.settings.issuer.is_empty() {
+            true => discovery::issuer_of(&self.fetch, &self.url).await?,
+            false => self.settings.issuer.clone(),
+        };
+        let endpoint = discovery::token_endpoint(&self.fetch, &issuer).await?;
+        *self.found() = Some((endpoint.clone(), Instant::now()));
+        Ok(endpoint)
+    }
+
+    fn found(&self) -> std::sync::MutexGuard<'_, Option<(Url, Instant)>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The value of `Authorization` (RFC 6749, section 2.3.1).
+fn basic(id: &str, secret: &str) -> Option<HeaderValue> {
+    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = BASE64.encode(format!("{}:{}", encoded(id), encoded(secret)));
+    let mut value = HeaderValue::from_str(&format!("Basic {pair}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credential::{Grant, Secret};
+
+    fn authority(change: impl FnOnce(&mut CredentialSettings)) -> Authority {
+        let mut settings = HttpSettings::new("http://mcp.example.com/mcp?key=hunter2");
+        settings.credential = CredentialSettings {
+            grant: Grant::ClientCredentials,
+            client_id: "the node".into(),
+            client_secret: Secret::from("s+ecret:".to_owned()),
+            scopes: vec!["a".into(), "b".into()],
+            ..CredentialSettings::default()
+        };
+        change(&mut settings.credential);
+        Authority::new("a/b", &settings, &Url::parse(&settings.url).unwrap()).unwrap()
+    }
+
+    const GRANT: [(&str, &str); 1] = [("grant_type", "client_credentials")];
+
+    #[test]
+    fn a_form_has_the_scopes_and_the_resource_without_its_query() {
+        let (authorization, form) = authority(|_| {}).form(&GRANT);
+        let resource = "http%3A%2F%2Fmcp.example.com%2Fmcp";
+        assert_eq!(form, format!("grant_type=client_credentials&scope=a+b&resource={resource}"));
+        let encoded = BASE64.encode("the+node:s%2Becret%3A");
+        assert_eq!(authorization.unwrap(), format!("Basic {encoded}"));
+    }
+
+    #[test]
+    fn a_secret_in_the_form_is_in_no_header() {
+        let (authorization, form) = authority(|settings| {
+            settings.client_auth = ClientAuth::Post;
+            settings.resource = Some(String::new());
+            settings.audience = "api".into();
+        })
+        .form(&GRANT);
+        assert_eq!(authorization, None);
+        assert_eq!(
+            form,
+            "grant_type=client_credentials&scope=a+b&audience=api&client_id=the+node&client_secret=\
+             s%2Becret%3A"
+        );
+    }
+}

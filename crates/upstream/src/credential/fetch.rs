@@ -1,0 +1,129 @@
+//! Requests to authorization servers: to permitted addresses only, bounded in time and bytes. Redirects are
+//! not followed: an authorization server must not send this node, with its secret, to another server.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::Request;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::timeout;
+
+use super::problem::CredentialProblem;
+use crate::connector::{Connector, caused_by_address};
+use crate::content::Content;
+use crate::settings::HttpSettings;
+use crate::url::Url;
+
+/// How long a whole request may take.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// Most bytes of a body that are read.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Most bytes of a head.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// How long an idle connection is kept, and most of them.
+const IDLE: Duration = Duration::from_secs(10);
+const IDLE_MAX: usize = 2;
+
+/// Sends requests.
+pub(crate) struct Fetch {
+    pool: Pool<Connector, Full<Bytes>>,
+    /// The backend, for logs.
+    name: String,
+}
+
+/// A response.
+pub(crate) struct Fetched {
+    pub(crate) status: u16,
+    /// The body, if it is JSON.
+    pub(crate) json: Option<Bytes>,
+}
+
+impl Fetch {
+    /// With the address rules of this backend. Reads the certificates of the system, if connections
+    /// may be encrypted.
+    pub(crate) fn new(name: &str, settings: &HttpSettings, is_encrypted: bool) -> io::Result<Self> {
+        let mut pool = Pool::builder(TokioExecutor::new());
+        pool.pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .http1_max_buf_size(HEAD_BYTES_MAX);
+        let pool = pool.build(Connector::new(settings, is_encrypted)?);
+        Ok(Self { pool, name: name.to_owned() })
+    }
+
+    /// The response to a GET.
+    pub(crate) async fn get(&self, url: &Url) -> Result<Fetched, CredentialProblem> {
+        let request = Request::get(url.uri().clone()).body(Full::default());
+        self.send(url, request).await
+    }
+
+    /// The response to a form.
+    pub(crate) async fn post_form(
+        &self,
+        url: &Url,
+        authorization: Option<HeaderValue>,
+        form: String,
+    ) -> Result<Fetched, CredentialProblem> {
+        let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
+        let mut request = Request::post(url.uri().clone()).header(CONTENT_TYPE, form_type);
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        self.send(url, request.body(Full::new(form.into()))).await
+    }
+
+    async fn send(
+        &self,
+        url: &Url,
+        request: Result<Request<Full<Bytes>>, hyper::http::Error>,
+    ) -> Result<Fetched, CredentialProblem> {
+        let mut request = request.map_err(|_| CredentialProblem::Invalid)?;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("roundhouse"));
+        let answer = async {
+            let response = self.pool.request(request).await.map_err(|error| {
+                self.warn(url, &innermost(&error));
+                match caused_by_address(&error) {
+                    true => CredentialProblem::NotPermitted,
+                    false => CredentialProblem::Unavailable,
+                }
+            })?;
+            let status = response.status().as_u16();
+            let is_json = Content::of(response.headers()) == Content::Json;
+            let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| {
+                self.warn(url, &error.to_string());
+                CredentialProblem::Invalid
+            })?;
+            Ok(Fetched { status, json: is_json.then(|| body.to_bytes()) })
+        };
+        timeout(REQUEST, answer).await.unwrap_or_else(|_| {
+            self.warn(url, "it did not answer in time");
+            Err(CredentialProblem::Unavailable)
+        })
+    }
+
+    fn warn(&self, url: &Url, cause: &str) {
+        tracing::warn!(
+            backend = self.name,
+            origin = url.origin(),
+            cause,
+            "a request to an authorization server failed"
+        );
+    }
+}
+
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
