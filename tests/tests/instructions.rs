@@ -17,6 +17,9 @@ use anyhow::{Context, Result, ensure};
 /// The maximum difference from the stored count, in percent, under the same toolchain. It applies
 /// in both directions, since a gain that is not stored can be lost undetected.
 const APART_PERCENT: u64 = 3;
+/// A difference of so many instructions is no fault, whatever percentage it is: two builds of one
+/// source, in different folders, were measured to differ by 9 of 276 instructions, and by 12 of 601.
+const APART: u64 = 15;
 /// The maximum increase over the stored count under another compiler, C library or kind of
 /// processor, in percent. Such a difference is not a fault of the code, and the test must not fail
 /// for it; but none of them makes a call a quarter more expensive.
@@ -74,8 +77,9 @@ fn faults(kept: &Kept, counted: &Kept) -> Vec<String> {
             (_, None) => return Some(format!("{name} is kept, but it does not exist")),
         };
         let percent = if is_foreign { FOREIGN_PERCENT } else { APART_PERCENT };
-        let is_dearer = is * 100 > was * (100 + percent);
-        let is_cheaper = !is_foreign && is * 100 < was * (100 - percent);
+        let is_apart = is.abs_diff(was) > APART && is.abs_diff(was) * 100 > was * percent;
+        let is_dearer = is_apart && is > was;
+        let is_cheaper = is_apart && is < was && !is_foreign;
         let change = (is as f64 / was as f64 - 1.0) * 100.0;
         (is_dearer || is_cheaper)
             .then(|| format!("{name} takes {is} instructions, not {was}: {change:+.1} %"))
@@ -188,9 +192,11 @@ fn one(toolchain: &str, count: u64) -> Kept {
 
 #[test]
 fn a_count_may_move_a_little_in_both_directions_and_no_further() {
-    let kept = one("this", 1_000);
-    for (count, is_fault) in [(969, true), (970, false), (1_030, false), (1_031, true)] {
-        assert_eq!(faults(&kept, &one("this", count)).len(), usize::from(is_fault), "{count}");
+    for (was, counts) in [(1_000, [969, 970, 1_030, 1_031]), (200, [184, 185, 215, 216])] {
+        let kept = one("this", was);
+        for (count, is_fault) in counts.into_iter().zip([true, false, false, true]) {
+            assert_eq!(faults(&kept, &one("this", count)).len(), usize::from(is_fault), "{count}");
+        }
     }
 }
 
