@@ -15,6 +15,8 @@ use tokio::process::Command;
 
 use crate::tools;
 
+pub mod client;
+
 /// The maximum time of one run.
 const PATIENCE: Duration = Duration::from_secs(240);
 

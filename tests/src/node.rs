@@ -53,7 +53,7 @@ impl Setup {
     pub fn in_front_of(url: &str) -> Self {
         Self::config(format!(
             "[tenants.demo]\nauth = \"open\"\n[tenants.demo.backends.main]\nkind = \"http\"\n\
-             url = \"{url}\"\nallow_networks = [\"127.0.0.0/8\"]\n"
+             url = \"{url}\"\nallow_networks = [\"127.0.0.0/8\", \"::1/128\"]\n"
         ))
     }
 
