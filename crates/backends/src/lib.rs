@@ -13,6 +13,6 @@ pub mod sandbox;
 pub mod stdio;
 
 pub use link::{
-    Backend, Backends, EventSender, Gone, Link, LinkEvent, LinkEvents, LinkLimits, LinkSender,
-    SendError, ServerEnd,
+    Backend, Backends, Engine, EventReceiver, EventSender, Gone, Link, LinkEvent, LinkEvents,
+    LinkLimits, LinkSender, SendError, ServerEnd,
 };

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use budget::Share;
 use protocol::{Message, RequestId, SessionId};
 
-pub(crate) use self::pair::EventReceiver;
-pub use self::pair::{EventSender, Gone, ServerEnd};
+pub use self::pair::{EventReceiver, EventSender, Gone, ServerEnd};
 
 /// How often a node that stops looks whether its links have ended.
 const ENDED_INTERVAL: Duration = Duration::from_millis(10);
@@ -47,6 +46,11 @@ pub trait Backend: Send + Sync + 'static {
     /// ended.
     fn links(&self) -> usize {
         0
+    }
+
+    /// What an operator should know of the servers, after links to them were open.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 
@@ -147,7 +151,7 @@ impl Link {
 
     /// Creates a link whose server runs while the session polls it. `engine` creates the server
     /// from its end of the link and the session's receiver.
-    pub(crate) fn in_place(
+    pub fn in_place(
         limits: LinkLimits,
         engine: impl FnOnce(ServerEnd, EventReceiver) -> Box<dyn Engine>,
     ) -> Self {
@@ -215,7 +219,7 @@ enum Source {
 }
 
 /// A server that runs only while it is polled.
-pub(crate) trait Engine: Send {
+pub trait Engine: Send {
     /// As [`LinkEvents::poll_next`].
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>>;
 }

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use crate::raw::{self, Object};
-use crate::{ErrorCode, Method, Rejection, Revision};
+use crate::{ErrorCode, Listed, Method, Rejection, Revision};
 
 /// Maximum length of a peer's name or version, in bytes; a longer one is truncated.
 const NAME_BYTES_MAX: usize = 100;
@@ -281,6 +281,64 @@ impl ServerCapabilities {
         }
     }
 
+    /// The capabilities of two servers that are offered as one, which sends notifications of list
+    /// changes itself.
+    pub fn joined(self, other: Self) -> Self {
+        let offer = |own: Offer, other: Offer| {
+            let is_there = own.is_there || other.is_there;
+            Offer { is_there, list_changed: is_there }
+        };
+        Self {
+            tools: offer(self.tools, other.tools),
+            prompts: offer(self.prompts, other.prompts),
+            resources: offer(self.resources, other.resources),
+            resources_subscribe: self.resources_subscribe || other.resources_subscribe,
+            logging: self.logging || other.logging,
+            completions: self.completions || other.completions,
+        }
+    }
+
+    /// Everything that a server can offer.
+    pub fn all() -> Self {
+        let offer = Offer { is_there: true, list_changed: true };
+        Self {
+            tools: offer,
+            prompts: offer,
+            resources: offer,
+            resources_subscribe: true,
+            logging: true,
+            completions: true,
+        }
+    }
+
+    /// Whether it has this list.
+    pub fn lists(&self, listed: Listed) -> bool {
+        match listed {
+            Listed::Tool => self.tools(),
+            Listed::Prompt => self.prompts(),
+            Listed::Resource | Listed::Template => self.resources(),
+        }
+    }
+
+    /// The JSON text of these capabilities.
+    fn to_json(self) -> String {
+        let list = |key: &str, offer: Offer, more: &str| {
+            let changed = if offer.list_changed { "\"listChanged\":true" } else { "" };
+            let comma = if !changed.is_empty() && !more.is_empty() { "," } else { "" };
+            offer.is_there.then(|| format!("\"{key}\":{{{changed}{comma}{more}}}"))
+        };
+        let plain = |key: &str, is_there: bool| is_there.then(|| format!("\"{key}\":{{}}"));
+        let subscribe = if self.resources_subscribe { "\"subscribe\":true" } else { "" };
+        let members = [
+            list("tools", self.tools, ""),
+            list("prompts", self.prompts, ""),
+            list("resources", self.resources, subscribe),
+            plain("logging", self.logging),
+            plain("completions", self.completions),
+        ];
+        format!("{{{}}}", members.into_iter().flatten().collect::<Vec<_>>().join(","))
+    }
+
     /// Whether it completes arguments (CMP-01). 2024-11-05 has no such capability, so its servers
     /// may complete arguments without declaring it.
     pub fn completions(&self) -> bool {
@@ -312,6 +370,33 @@ pub fn kept_initialize_params(params: &[u8], bytes_max: usize) -> Option<Bytes> 
     kept(info).or_else(iconless).map(Bytes::from)
 }
 
+/// The result of `initialize` of a server that is made of several. `name` and `version` are its own.
+pub fn initialize_result(
+    revision: Revision,
+    capabilities: ServerCapabilities,
+    (name, version): (&str, &str),
+    instructions: Option<&str>,
+) -> Bytes {
+    let info = [("name", raw::quoted(name)), ("version", raw::quoted(version))];
+    let info = raw::object(info.iter().map(|(key, value)| (*key, value.as_str())));
+    let (revision, capabilities) = (raw::quoted(revision.as_str()), capabilities.to_json());
+    let mut members = vec![
+        ("protocolVersion", revision.as_str()),
+        ("capabilities", capabilities.as_str()),
+        ("serverInfo", info.as_str()),
+    ];
+    let instructions = instructions.map(raw::quoted);
+    members.extend(instructions.as_deref().map(|text| ("instructions", text)));
+    raw::object(members).into()
+}
+
+/// The instructions in the result of `initialize`, for models: at most so many bytes of them.
+pub fn instructions_of(result: &[u8], bytes_max: usize) -> Option<String> {
+    let mut text: String = Object::read(result)?.read_as("instructions")?;
+    text.truncate(raw::floor_char_boundary(&text, bytes_max));
+    Some(text).filter(|text| !text.trim().is_empty())
+}
+
 /// Replaces `protocolVersion` in the parameters or the result of `initialize`. Every other byte
 /// stays. Text that is not an object stays unchanged.
 pub fn with_protocol_version(payload: &[u8], revision: Revision) -> Bytes {
@@ -322,6 +407,21 @@ pub fn with_protocol_version(payload: &[u8], revision: Revision) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn joined_capabilities_are_those_of_both_and_promise_list_changes() {
+        let read = |json: &str| ServerCapabilities::read(&Object::read(json.as_bytes()).unwrap());
+        let one = read(r#"{"tools":{},"logging":{}}"#);
+        let other = read(r#"{"resources":{"subscribe":true},"completions":{}}"#);
+        let joined = one.joined(other);
+        let all = r#"{"tools":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"logging":{},"completions":{}}"#;
+        assert_eq!(joined.to_json(), all);
+        let result = initialize_result(Revision::NEWEST_STABLE, joined, ("a", "1"), Some("x\ny"));
+        let parsed = InitializeResult::read(&result).unwrap();
+        assert_eq!((parsed.capabilities, parsed.server_name.as_str()), (joined, "a"));
+        assert_eq!(instructions_of(&result, 2).as_deref(), Some("x\n"));
+        assert_eq!(read(&ServerCapabilities::all().to_json()), ServerCapabilities::all());
+    }
 
     fn params(version: &str, capabilities: &str) -> String {
         format!(

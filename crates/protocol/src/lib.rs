@@ -12,6 +12,7 @@ pub mod header_params;
 mod id;
 mod initialize;
 mod lines;
+mod list_page;
 mod lists;
 mod message;
 mod method;
@@ -29,10 +30,11 @@ pub use error::{ErrorCode, Rejection};
 pub use header_params::HeaderParams;
 pub use id::{ProgressToken, RequestId};
 pub use initialize::{
-    ClientCapabilities, InitializeParams, InitializeResult, ServerCapabilities,
-    kept_initialize_params, with_protocol_version,
+    ClientCapabilities, InitializeParams, InitializeResult, ServerCapabilities, initialize_result,
+    instructions_of, kept_initialize_params, with_protocol_version,
 };
 pub use lines::{Line, LineSplitter};
+pub use list_page::{ListEntry, ListPage};
 pub use lists::{Listed, without_entries};
 pub use message::{
     Body, Limits, Message, Notification, Request, Response, TraceContext, TraceParent,
@@ -40,8 +42,7 @@ pub use message::{
 };
 pub use method::Method;
 pub use mirrored::Mirrored;
-pub(crate) use named::named_in_request;
-pub use named::{Ambiguous, Named, named};
+pub use named::{Ambiguous, Named, named, named_in_request};
 pub use revision::Revision;
 pub use session_id::SessionId;
 pub use uri_forms::uri_forms;

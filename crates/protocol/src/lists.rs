@@ -10,13 +10,13 @@ use crate::raw::{Edits, Needle, Object, array, elements, may_hold};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
     /// Tools, by name.
-    Tool,
+    Tool = 0,
     /// Prompts, by name.
-    Prompt,
+    Prompt = 1,
     /// Resources, by URI.
-    Resource,
+    Resource = 2,
     /// Templates of resources, by the template of their URIs.
-    Template,
+    Template = 3,
 }
 
 /// The members of results that are such lists, and the member that identifies an entry.
@@ -26,6 +26,18 @@ const LISTS: [(&str, &str, Listed); 4] = [
     ("resources", "uri", Listed::Resource),
     ("resourceTemplates", "uriTemplate", Listed::Template),
 ];
+
+impl Listed {
+    /// The member of a result that is this list.
+    pub(crate) fn member(self) -> &'static str {
+        LISTS[self as usize].0
+    }
+
+    /// The member that identifies an entry.
+    pub(crate) fn key(self) -> &'static str {
+        LISTS[self as usize].1
+    }
+}
 
 static RESULT: Needle = Needle::new(|| memchr::memmem::Finder::new("\"result\""));
 

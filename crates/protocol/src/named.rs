@@ -55,7 +55,7 @@ pub fn named<'a>(message: &'a Message) -> Result<Named<'a>, Ambiguous> {
 }
 
 /// What a request is about.
-pub(crate) fn named_in_request(request: &Request) -> Result<Named<'_>, Ambiguous> {
+pub fn named_in_request(request: &Request) -> Result<Named<'_>, Ambiguous> {
     named_in(&request.method, request.raw())
 }
 

@@ -143,6 +143,44 @@ pub fn name_of(params: &[u8]) -> Option<String> {
     text(params, "name")
 }
 
+/// Parameters with another `name`.
+pub fn with_name(params: &[u8], name: &str) -> Option<Bytes> {
+    raw::with_member(params, "name", &raw::quoted(name))
+}
+
+/// Parameters of `completion/complete` with another name of the prompt.
+pub fn with_reference_name(params: &[u8], name: &str) -> Option<Bytes> {
+    let [reference] = raw::pick(params, ["ref"])?;
+    let reference = raw::with_member(reference?.as_bytes(), "name", &raw::quoted(name))?;
+    raw::with_member(params, "ref", std::str::from_utf8(&reference).ok()?)
+}
+
+/// Parameters of `notifications/message` whose logger has `name` before its own name.
+pub fn with_logger_of(params: &[u8], name: &str) -> Option<Bytes> {
+    let logger = match text(params, "logger") {
+        Some(logger) => format!("{name}/{logger}"),
+        None => name.to_owned(),
+    };
+    raw::with_member(params, "logger", &raw::quoted(&logger))
+}
+
+/// The URIs of at most so many resource links in the content of a tool's result. A search finds that
+/// most results have none.
+pub fn resource_links(result: &[u8], links_max: usize) -> Vec<String> {
+    static RESOURCE_LINK: raw::Needle =
+        raw::Needle::new(|| memchr::memmem::Finder::new("resource_link"));
+    if RESOURCE_LINK.find(result).is_none() {
+        return Vec::new();
+    }
+    let content = raw::pick(result, ["content"]).and_then(|[content]| raw::elements(content?));
+    let links = content.into_iter().flatten().filter_map(|block| {
+        let block = Object::read(block.get().as_bytes())?;
+        let is_link = block.read_as::<String>("type")? == "resource_link";
+        block.read_as::<String>("uri").filter(|_| is_link)
+    });
+    links.take(links_max).collect()
+}
+
 /// The cursor of a list request.
 pub fn cursor_of(params: &[u8]) -> Option<String> {
     text(params, "cursor")
@@ -296,6 +334,31 @@ mod tests {
         assert_eq!(name_of(params).as_deref(), Some("nä"));
         assert_eq!(resource_uri_of(params).as_deref(), Some("a:b"));
         assert_eq!(cursor_of(params).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn names_of_catalogs_are_put_in_their_places() {
+        let params = br#"{"arguments":{"name":"x"},"name":"a__b"}"#;
+        assert_eq!(with_name(params, "b").unwrap(), r#"{"arguments":{"name":"x"},"name":"b"}"#);
+        let params = br#"{"ref":{"type":"ref/prompt","name":"a__b"},"argument":{"name":"x"}}"#;
+        let expected = r#"{"ref":{"type":"ref/prompt","name":"b"},"argument":{"name":"x"}}"#;
+        assert_eq!(with_reference_name(params, "b").unwrap(), expected);
+        let logged = |params: &str| with_logger_of(params.as_bytes(), "git").unwrap();
+        assert_eq!(logged(r#"{"level":"info"}"#), r#"{"logger":"git","level":"info"}"#);
+        assert_eq!(logged(r#"{"logger":"x"}"#), r#"{"logger":"git/x"}"#);
+    }
+
+    #[test]
+    fn links_to_resources_are_found_in_results() {
+        let result =
+            br#"{"content":[{"type":"text","text":"a"},{"type":"resource_link","uri":"x:/1"},
+            {"type":"resource_link","uri":"x:/2"}]}"#;
+        assert_eq!(resource_links(result, 1), ["x:/1"]);
+        assert_eq!(resource_links(result, 9), ["x:/1", "x:/2"]);
+        assert!(
+            resource_links(br#"{"content":[{"type":"text","text":"resource_link"}]}"#, 9)
+                .is_empty()
+        );
     }
 
     #[test]

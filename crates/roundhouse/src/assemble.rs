@@ -40,6 +40,9 @@ const LINKS: Duration = Duration::from_secs(3);
 /// How much longer than a server's start its session waits, in seconds.
 const START_MARGIN_SECS: u64 = 2;
 
+/// How much longer than the start of its servers a catalog waits, in seconds.
+const CATALOG_MARGIN_SECS: u64 = 1;
+
 /// The interval at which the store removes what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
 
@@ -94,17 +97,30 @@ impl Plan {
     /// How the tenant's sessions supervise their servers.
     fn care(&self, tenant: &TenantSettings) -> Care {
         let mut care = tenant.care;
+        care.definition = BackendSettings::definition_of_all(&tenant.backends);
+        let own = &self.settings.sessions.session;
+        let mut start_secs = None;
+        let mut are_stateless = !tenant.backends.is_empty();
         for backend in tenant.backends.values() {
-            care.definition = Some(backend.definition());
-            let BackendSettings::Stdio(stdio) = backend else { continue };
-            let start_secs = stdio.program.start_secs;
-            let start_secs = start_secs.unwrap_or(self.settings.sessions.session.start_secs);
-            // The server's own limit comes first: it reports the cause with the server's last lines.
-            care.start_secs = Some(start_secs.saturating_add(START_MARGIN_SECS));
-            let idle_secs = self.settings.sessions.session.idle_server_secs;
-            if stdio.stateless && idle_secs > 0 {
-                care.idle_stop_secs = care.idle_stop_secs.or(Some(idle_secs));
-            }
+            let BackendSettings::Stdio(stdio) = backend else {
+                are_stateless = false;
+                continue;
+            };
+            start_secs = start_secs.max(Some(stdio.program.start_secs.unwrap_or(own.start_secs)));
+            are_stateless &= stdio.stateless;
+        }
+        // The limit of the server, and of a catalog, comes first: it reports the cause with the server's last
+        // lines.
+        let is_catalog = tenant.backends.len() > 1;
+        let margin_secs = START_MARGIN_SECS + if is_catalog { CATALOG_MARGIN_SECS } else { 0 };
+        if is_catalog {
+            start_secs = start_secs.max(Some(own.start_secs));
+        }
+        care.start_secs =
+            start_secs.map(|secs| secs.saturating_add(margin_secs)).or(care.start_secs);
+        // A session leaves all servers of a catalog or none.
+        if are_stateless && own.idle_server_secs > 0 {
+            care.idle_stop_secs = care.idle_stop_secs.or(Some(own.idle_server_secs));
         }
         care
     }

@@ -72,7 +72,7 @@ fn check_messages(settings: &Settings, cluster: &cluster::Settings, problems: &m
         for (name, backend) in &written.backends {
             let (key, bytes) = match backend {
                 BackendSettings::Stdio(stdio) => ("line_bytes_max", stdio.program.line_bytes_max),
-                BackendSettings::Http(http) => ("message_bytes_max", http.message_bytes_max),
+                BackendSettings::Http(http) => ("message_bytes_max", http.http.message_bytes_max),
                 BackendSettings::Native(_) => continue,
             };
             must_fit(&format!("tenants.{tenant}.backends.{name}.{key}"), bytes);

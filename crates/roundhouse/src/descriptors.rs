@@ -61,7 +61,7 @@ impl Descriptors {
             settings.tenants.values().any(|tenant| tenant.backends.values().any(is_stdio));
         let children_max = if has_children { settings.node.children.children_max } else { 0 };
         let connections_max = |backend: &BackendSettings| match backend {
-            BackendSettings::Http(http) => http.connections_max.saturating_add(OF_A_POOL),
+            BackendSettings::Http(http) => http.http.connections_max.saturating_add(OF_A_POOL),
             _ => 0,
         };
         let backends = settings.tenants.values().flat_map(|tenant| tenant.backends.values());

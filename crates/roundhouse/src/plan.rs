@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use backends::http::HttpBackend;
 use backends::sandbox::{Protections, Sandbox};
 use backends::stdio::{Children, RunAs, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
+use catalog::{Catalog, Members};
 use store::Store;
 use telemetry::TenantLabels;
 use tenants::{Tenant, Tenants};
@@ -118,6 +120,7 @@ impl Plan {
         let variables = NodeVariables::of_process();
         let (children, budgets, store) = match base {
             Base::Start { store } => {
+                catalog::register_all();
                 let limits = settings.node.children.clone();
                 let children = Children::new(limits, guard, variables.all());
                 (children, Budgets::of(&settings), store)
@@ -153,7 +156,7 @@ impl Plan {
                     all.iter().for_each(|wrong| problems.add_in(&at, wrong.to_string()));
                 }
             }
-            match only_backend(name, written, mounted.get(name), &kinds, &mut homes) {
+            match backend_of(name, written, mounted.get(name), &kinds, &mut homes) {
                 Ok(backend) => backends.push((Arc::from(name.as_str()), backend)),
                 Err(all) => all.into_iter().for_each(|problem| problems.add(problem)),
             }
@@ -309,7 +312,7 @@ impl Kinds<'_> {
                 Ok(Arc::new(backend))
             }
             BackendSettings::Http(http) => {
-                let http = read_http(http, tenant, &at, self.secrets)?;
+                let http = read_http(&http.http, tenant, &at, self.secrets)?;
                 let backend = HttpBackend::new(format!("{tenant}/{name}"), &http);
                 let backend = backend.map_err(|all| {
                     all.iter().map(|problem| format!("`{at}`: {problem}")).collect::<Vec<_>>()
@@ -417,7 +420,8 @@ fn hosts_of_others(tenants: &[Tenant], own: &[String]) -> Vec<(String, String)> 
     found
 }
 
-fn only_backend(
+/// What serves a tenant: its only backend, or a catalog of all.
+fn backend_of(
     tenant: &str,
     written: &TenantSettings,
     mounted: Option<&Arc<dyn Backend>>,
@@ -427,14 +431,55 @@ fn only_backend(
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
         (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
-        (None, Some((name, backend)), None) => kinds.open(tenant, name, backend, homes),
         (None, None, _) => Err(vec![format!(
             "`tenants.{tenant}.backends` has no backend; write one, as in \
              [tenants.{tenant}.backends.main]"
         )]),
-        _ => Err(vec![format!(
-            "`tenants.{tenant}.backends` has more than one backend, which is not served yet; keep \
-             one of them, or give each a tenant of its own"
+        (None, Some((name, backend)), None) if backend.member().is_plain() => {
+            kinds.open(tenant, name, backend, homes)
+        }
+        (None, ..) => catalog_of(tenant, written, kinds, homes),
+        (Some(_), ..) => Err(vec![format!(
+            "`tenants.{tenant}.backends` has a backend, and the program brings one for this tenant; \
+             remove it"
         )]),
+    }
+}
+
+/// The backends of a tenant as one.
+fn catalog_of(
+    tenant: &str,
+    written: &TenantSettings,
+    kinds: &Kinds<'_>,
+    homes: &mut Vec<Home>,
+) -> Result<Arc<dyn Backend>, Vec<String>> {
+    let mut wrong = Vec::new();
+    let member = |(name, backend): (&'_ String, &'_ BackendSettings)| {
+        (name.clone(), backend.member().clone())
+    };
+    let settings: Vec<_> = written.backends.iter().map(member).collect();
+    let members = Members::new(settings.iter().map(|(name, member)| (name.as_str(), member)));
+    let members = members.map_err(|all| {
+        let at = |name: &str| format!("tenants.{tenant}.backends.{name}");
+        wrong.extend(all.iter().map(|(name, text)| format!("`{}` {text}", at(name))));
+    });
+    let mut backends = Vec::new();
+    for (name, backend) in &written.backends {
+        match kinds.open(tenant, name, backend, homes) {
+            Ok(backend) => backends.push(backend),
+            Err(all) => wrong.extend(all),
+        }
+    }
+    let start_secs = written.backends.values().filter_map(|backend| match backend {
+        BackendSettings::Stdio(stdio) => stdio.program.start_secs,
+        BackendSettings::Http(_) | BackendSettings::Native(_) => None,
+    });
+    let start_secs = start_secs.chain([kinds.start_secs]).max().unwrap_or(kinds.start_secs);
+    match members {
+        Ok(members) if wrong.is_empty() => {
+            let start = Duration::from_secs(start_secs.saturating_add(1));
+            Ok(Arc::new(Catalog::new(tenant, members, backends, start)))
+        }
+        _ => Err(wrong),
     }
 }

@@ -1,5 +1,5 @@
-//! `roundhouse check --start`: starts the server of each tenant once, as a session would, lists its
-//! tools, and stops it.
+//! `roundhouse check --start`: starts the servers of each tenant once, as a session would, lists their
+//! tools, and stops them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -40,6 +40,7 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
             Err(_) => Err(format!("did not answer within {secs} s (`{key}`)")),
         };
         let secs = begin.elapsed().as_secs_f64();
+        let remarks = backend.remarks();
         // Writing into a string cannot fail.
         let _ = match outcome {
             Ok(Tools { server, names }) => {
@@ -56,6 +57,9 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
                 writeln!(started.text, "tenant {}: failed after {secs:.1} s: {why}", tenant.name)
             }
         };
+        for remark in &remarks {
+            let _ = writeln!(started.text, "tenant {}: {remark}", tenant.name);
+        }
     }
     plan.wait_for_children().await;
     started

@@ -393,6 +393,7 @@ fn check_names_every_problem_and_fails() {
          [tenants.best.backends.two]
          kind = 'stdio'
          command = 'true'
+         prefix = 'one'
          [tenants.Case]
          auth = 'open'",
     );
@@ -401,7 +402,7 @@ fn check_names_every_problem_and_fails() {
     for wanted in [
         "`auth = \"open\"` under [tenants.acme]",
         "the handler \"nothing\"",
-        "`tenants.best.backends` has more than one backend",
+        "`tenants.best.backends.two` has the prefix \"one\", which the backend \"one\" has too",
         "the name of tenant `Case`",
         "`tenants.Case.backends` has no backend",
         "scheme `postgres`",

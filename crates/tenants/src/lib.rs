@@ -33,6 +33,7 @@ pub use error::Error;
 pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys, time_of};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;
+pub use pattern::{PATTERN_BYTES_MAX, Pattern};
 pub use permissions::{Attributes, Judgement, Kind, PermissionSettings, Permissions};
 pub use rates::{ClusterLimits, Per, RateRule, RateSettings, limit_id};
 pub use scopes::Scopes;

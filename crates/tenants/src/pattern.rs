@@ -1,20 +1,20 @@
 //! Patterns of names, in which `*` stands for any text.
 
 /// Longest pattern, in bytes.
-pub(crate) const PATTERN_BYTES_MAX: usize = 512;
+pub const PATTERN_BYTES_MAX: usize = 512;
 
 /// A pattern of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern(Box<str>);
+pub struct Pattern(Box<str>);
 
 impl Pattern {
     /// The pattern of this text.
-    pub(crate) fn new(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
     /// Whether the whole name fits. The time grows with the product of the lengths at most.
-    pub(crate) fn fits(&self, name: &str) -> bool {
+    pub fn fits(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();
         let Some(mut rest) = name.strip_prefix(first) else { return false };
@@ -30,14 +30,14 @@ impl Pattern {
     }
 
     /// Whether a name that begins like this may fit.
-    pub(crate) fn may_fit(&self, begin: &str) -> bool {
+    pub fn may_fit(&self, begin: &str) -> bool {
         let own = self.0.split('*').next().unwrap_or_default();
         let is_whole = own.len() == self.0.len();
         own.starts_with(begin) || (!is_whole && begin.starts_with(own))
     }
 
     /// Whether each name that begins like this fits.
-    pub(crate) fn fits_all(&self, begin: &str) -> bool {
+    pub fn fits_all(&self, begin: &str) -> bool {
         let before_star = self.0.strip_suffix('*').filter(|before| !before.contains('*'));
         before_star.is_some_and(|before| begin.starts_with(before))
     }

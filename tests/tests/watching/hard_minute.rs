@@ -23,7 +23,12 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 52] = [
+const ONLY_IN_TROUBLE: [&str; 57] = [
+    "roundhouse_catalog_entries_left_out_total",
+    "roundhouse_catalog_lists_failed_total",
+    "roundhouse_catalog_server_failures_total",
+    "roundhouse_catalog_servers_unavailable",
+    "roundhouse_catalog_stray_messages_total",
     "roundhouse_access_log_left_out_total",
     "roundhouse_audit_failing",
     "roundhouse_audit_left_out_total",

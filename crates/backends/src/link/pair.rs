@@ -240,7 +240,7 @@ impl Drop for SessionSender {
 }
 
 /// The session's half of the link from its server: receives events.
-pub(crate) struct EventReceiver(Arc<Shared>);
+pub struct EventReceiver(Arc<Shared>);
 
 impl EventReceiver {
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
@@ -304,6 +304,11 @@ impl ServerEnd {
     /// Sends an event to the session; waits while the queue is full.
     pub async fn send(&self, event: LinkEvent) -> Result<(), Gone> {
         self.sender.send(event).await
+    }
+
+    /// The share of the session's tenant to which the link is charged, if it is.
+    pub fn share(&self) -> Option<Share> {
+        lock(&self.sender.0.to_session).share.clone()
     }
 
     /// A sender for another task.

@@ -67,13 +67,13 @@ pub(super) fn files_of(name: &str, tenant: &TenantSettings, settings: &Settings)
                 stdio.program.env.values().collect()
             }
             BackendSettings::Http(http) => {
-                let secret = http.credential.client_secret.expose().to_owned();
+                let secret = http.http.credential.client_secret.expose().to_owned();
                 files.extend(secrets::files_of(
                     &settings.node.secrets_dir,
                     name,
                     std::iter::once(&secret),
                 ));
-                http.headers.values().chain([&http.url]).collect()
+                http.http.headers.values().chain([&http.http.url]).collect()
             }
             BackendSettings::Native(_) => continue,
         };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use actors::Definition;
 use backends::http::HttpSettings;
 use backends::stdio::StdioSettings;
+use catalog::MemberSettings;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -22,9 +23,9 @@ pub enum BackendSettings {
     // In a box: the table around it allocates room for eleven backends, and has one.
     Stdio(Box<StdioFileSettings>),
     /// A server that is reached over HTTP.
-    Http(Box<HttpSettings>),
+    Http(Box<HttpFileSettings>),
     /// A handler that is part of this program.
-    Native(NativeSettings),
+    Native(Box<NativeSettings>),
 }
 
 /// `kind = "stdio"`.
@@ -41,9 +42,23 @@ pub struct StdioFileSettings {
     /// while its session is idle.
     #[serde(default)]
     pub stateless: bool,
+    /// How it takes part in the catalog of its tenant.
+    #[serde(flatten)]
+    pub member: MemberSettings,
     /// The other settings.
     #[serde(flatten)]
     pub program: StdioSettings,
+}
+
+/// `kind = "http"`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HttpFileSettings {
+    /// How it takes part in the catalog of its tenant.
+    #[serde(flatten)]
+    pub member: MemberSettings,
+    /// The other settings.
+    #[serde(flatten)]
+    pub http: HttpSettings,
 }
 
 impl StdioFileSettings {
@@ -81,8 +96,10 @@ impl StdioFileSettings {
 
 /// `kind = "native"`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 pub struct NativeSettings {
+    /// How it takes part in the catalog of its tenant.
+    #[serde(flatten)]
+    pub member: MemberSettings,
     /// The name of the handler: `everything`, with the feature `demo`, or one that the embedding
     /// program registers.
     pub name: String,
@@ -102,15 +119,38 @@ impl BackendSettings {
             }
             // The query may have a key, and a key may change.
             Self::Http(http) => {
-                let place = http.url.split('?').next().unwrap_or_default();
-                let headers: Vec<_> = http.headers.keys().collect();
+                let place = http.http.url.split('?').next().unwrap_or_default();
+                let headers: Vec<_> = http.http.headers.keys().collect();
                 serde_json::json!(["http", place, headers])
             }
-            Self::Native(NativeSettings { name }) => serde_json::json!(["native", name]),
+            Self::Native(native) => serde_json::json!(["native", native.name]),
         };
-        let digest: [u8; 32] = Sha256::digest(written.to_string()).into();
-        let [a, b, c, d, ..] = digest;
-        Definition(u32::from_be_bytes([a, b, c, d]))
+        definition_of(&written)
+    }
+
+    /// How it takes part in the catalog of its tenant.
+    pub(crate) fn member(&self) -> &MemberSettings {
+        match self {
+            Self::Stdio(stdio) => &stdio.member,
+            Self::Http(http) => &http.member,
+            Self::Native(native) => &native.member,
+        }
+    }
+
+    /// Identifies the servers of a tenant: that of the only backend, or of a catalog those of all, and
+    /// how its names begin.
+    pub(crate) fn definition_of_all(backends: &BTreeMap<String, Self>) -> Option<Definition> {
+        let mut all = backends.iter();
+        let (_, first) = all.next()?;
+        if all.next().is_none() && first.member().is_plain() {
+            return Some(first.definition());
+        }
+        let of = |(name, backend): (&String, &Self)| {
+            let (definition, member) = (backend.definition().0, backend.member());
+            serde_json::json!([name, member, definition])
+        };
+        let all: Vec<_> = backends.iter().map(of).collect();
+        Some(definition_of(&serde_json::json!(["catalog", all])))
     }
 
     /// The key that a backend of this kind must have, and an example of it.
@@ -130,7 +170,8 @@ impl BackendSettings {
         };
         match key {
             "name" => "native",
-            _ if has_key(serde_json::to_value(HttpSettings::new(""))) => "http",
+            _ if has_key(serde_json::to_value(MemberSettings::default())) => "stdio",
+            _ if has_key(serde_json::to_value(http())) => "http",
             _ => "stdio",
         }
     }
@@ -138,10 +179,21 @@ impl BackendSettings {
     pub(crate) fn shapes() -> BTreeMap<String, Shape> {
         BTreeMap::from([
             ("stdio".into(), Shape::of(&stdio())),
-            ("http".into(), Shape::of(&HttpSettings::new(""))),
+            ("http".into(), Shape::of(&http())),
             ("native".into(), Shape::of(&NativeSettings::default())),
         ])
     }
+}
+
+fn definition_of(written: &serde_json::Value) -> Definition {
+    let digest: [u8; 32] = Sha256::digest(written.to_string()).into();
+    let [a, b, c, d, ..] = digest;
+    Definition(u32::from_be_bytes([a, b, c, d]))
+}
+
+/// The defaults of an `http` backend. Its URL has no default, and an empty one is refused.
+pub(crate) fn http() -> HttpFileSettings {
+    HttpFileSettings { member: MemberSettings::default(), http: HttpSettings::new("") }
 }
 
 /// The settings with secrets of the tenant in place of references. `at` names the table in an error.
@@ -167,6 +219,7 @@ pub(crate) fn stdio() -> StdioFileSettings {
         env_file: PathBuf::new(),
         pass_env: Vec::new(),
         stateless: false,
+        member: MemberSettings::default(),
         program: StdioSettings::new("", [""; 0]),
     }
 }

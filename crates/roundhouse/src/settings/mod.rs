@@ -134,7 +134,7 @@ pub struct TenantSettings {
     /// How the tenant's server is supervised.
     #[serde(flatten)]
     pub care: actors::Care,
-    /// `[tenants.X.backends.Y]`; exactly one for now.
+    /// `[tenants.X.backends.Y]`: its servers, which are offered as one.
     pub backends: BTreeMap<String, BackendSettings>,
 }
 
@@ -175,8 +175,7 @@ impl Settings {
         shape::leaves("tenants.*.rates.*", &rate, &mut keys);
         keys.insert("tenants.*.backends.*.kind".into(), serde_json::Value::Null);
         shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
-        let http = backends::http::HttpSettings::new("");
-        shape::leaves("tenants.*.backends.*", &http, &mut keys);
+        shape::leaves("tenants.*.backends.*", &backend::http(), &mut keys);
         shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
         keys
     }

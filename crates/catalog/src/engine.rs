@@ -1,0 +1,243 @@
+//! Performs what the machine of one session decides, while the session polls the link: opens the links of
+//! the servers, and moves messages between them and the session.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use backends::{Backend, Engine, Link, LinkEvent, SendError, ServerEnd};
+use protocol::SessionId;
+use tokio::time::{Instant, Sleep};
+
+use crate::machine::{Effect, Event, Machine, Report};
+use crate::metrics::UNAVAILABLE;
+use crate::shared::Shared;
+
+/// Most events of servers that one poll handles without one for the session. Then the thread does other
+/// work first: a server that floods the link with messages to be dropped delays no other session.
+const STEPS_MAX: usize = 64;
+
+/// The session that a link is for, and the digest of its client.
+type Client = (SessionId, Option<[u8; 32]>);
+
+/// The servers of one session.
+pub(crate) struct Fan {
+    backends: Arc<[Arc<dyn Backend>]>,
+    shared: Arc<Shared>,
+    client: Client,
+    end: ServerEnd,
+    /// `None` until the first poll.
+    machine: Option<Machine>,
+    servers: Vec<Server>,
+    /// The server that is polled first: each in turn, so that none starves the others.
+    next: usize,
+    /// Events for the session, of one step of the machine.
+    events: VecDeque<LinkEvent>,
+    timer: Option<(u64, Pin<Box<Sleep>>)>,
+    begin: Instant,
+}
+
+/// One server of the session.
+#[derive(Default)]
+struct Server {
+    link: Option<Link>,
+    /// Its backend was retired, and it keeps nothing between two requests.
+    is_retired: bool,
+    is_unavailable: Option<Unavailable>,
+}
+
+/// Counts a server as unavailable while it exists.
+struct Unavailable;
+
+impl Unavailable {
+    fn new() -> Self {
+        UNAVAILABLE.inc();
+        Self
+    }
+}
+
+impl Drop for Unavailable {
+    fn drop(&mut self) {
+        UNAVAILABLE.dec();
+    }
+}
+
+impl Fan {
+    pub(crate) fn new(
+        backends: Arc<[Arc<dyn Backend>]>,
+        shared: Arc<Shared>,
+        client: Client,
+        end: ServerEnd,
+    ) -> Self {
+        let servers = backends.iter().map(|_| Server::default()).collect();
+        Self {
+            backends,
+            shared,
+            client,
+            end,
+            machine: None,
+            servers,
+            next: 0,
+            events: VecDeque::new(),
+            timer: None,
+            begin: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Performs the effects of a step, and the steps that follow from them.
+    fn perform(&mut self, effects: Vec<Effect>) {
+        let mut effects = VecDeque::from(effects);
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::Open(child) => self.open(child),
+                Effect::Close(child) => self.servers[child].link = None,
+                Effect::ToChild(child, message) => {
+                    let Some(link) = &self.servers[child].link else { continue };
+                    // A link that is down reports it.
+                    if link.sender.send(message.clone()) == Err(SendError::Full) {
+                        let mut more = Vec::new();
+                        let now = self.now();
+                        if let Some(machine) = &mut self.machine {
+                            machine.step(now, Event::Unsent { child, message }, &mut more);
+                        }
+                        effects.extend(more);
+                    }
+                }
+                Effect::ToSession { message, about } => {
+                    self.events.push_back(LinkEvent::Message { message, about });
+                }
+                Effect::ListRead { child, listed, list } => {
+                    let list = self.shared.share(list, self.end.share().as_ref());
+                    if let Some(machine) = &mut self.machine {
+                        machine.share_list(child, listed, list);
+                    }
+                }
+                Effect::Report(report) => {
+                    match &report {
+                        Report::Down { child, .. } => {
+                            let server = &mut self.servers[*child];
+                            server.link = None;
+                            server.is_unavailable.get_or_insert_with(Unavailable::new);
+                        }
+                        Report::Ready { child, .. } => self.servers[*child].is_unavailable = None,
+                        _ => {}
+                    }
+                    self.shared.report(report);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, child: usize) {
+        let backend = &self.backends[child];
+        let link = match &self.client {
+            (session, Some(principal)) => backend.open_for(session, principal),
+            (session, None) => backend.open(session),
+        };
+        if let Some(share) = self.end.share() {
+            link.charge_to(&share);
+        }
+        self.servers[child] = Server {
+            link: Some(link),
+            is_retired: false,
+            is_unavailable: self.servers[child].is_unavailable.take(),
+        };
+    }
+
+    fn step(&mut self, event: Event) {
+        let (now, mut effects) = (self.now(), Vec::new());
+        match &mut self.machine {
+            Some(machine) => machine.step(now, event, &mut effects),
+            None => {
+                self.machine =
+                    Some(Machine::new(Arc::clone(&self.shared.setup), now, &mut effects));
+            }
+        }
+        self.perform(effects);
+    }
+
+    /// Polls the servers for one event, each first in turn.
+    fn poll_servers(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        let count = self.servers.len();
+        for child in (0..count).map(|step| (self.next + step) % count) {
+            let Some(link) = &mut self.servers[child].link else { continue };
+            let Poll::Ready(event) = link.events.poll_next(context) else { continue };
+            self.next = (child + 1) % count;
+            return Poll::Ready(match event {
+                Some(LinkEvent::Up) => Event::ChildUp(child),
+                Some(LinkEvent::Message { message, about }) => {
+                    Event::ChildMessage { child, message, about }
+                }
+                Some(LinkEvent::Down { reason }) => Event::ChildDown { child, reason },
+                None => Event::ChildDown { child, reason: "the server is gone".to_owned() },
+                Some(LinkEvent::RoomWanted) => {
+                    self.events.push_back(LinkEvent::RoomWanted);
+                    Event::Time
+                }
+                Some(LinkEvent::Retired) => {
+                    self.servers[child].is_retired = true;
+                    // Closing the link ends all servers, also those that keep something.
+                    let mut open = self.servers.iter().filter(|server| server.link.is_some());
+                    if open.all(|server| server.is_retired) {
+                        self.events.push_back(LinkEvent::Retired);
+                    }
+                    Event::Time
+                }
+            });
+        }
+        Poll::Pending
+    }
+
+    /// Polls the timer of the machine.
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.machine.as_ref().and_then(Machine::deadline);
+        let Some(deadline) = deadline else {
+            self.timer = None;
+            return Poll::Pending;
+        };
+        if self.timer.as_ref().is_none_or(|(at, _)| *at != deadline) {
+            let at = self.begin + Duration::from_millis(deadline);
+            self.timer = Some((deadline, Box::pin(tokio::time::sleep_until(at))));
+        }
+        let polled = self.timer.as_mut().map(|(_, sleep)| sleep.as_mut().poll(context));
+        match polled {
+            Some(Poll::Ready(())) => {
+                self.timer = None;
+                Poll::Ready(())
+            }
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Engine for Fan {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        if self.machine.is_none() {
+            self.step(Event::Time);
+            return Poll::Ready(Some(LinkEvent::Up));
+        }
+        for _ in 0..STEPS_MAX {
+            if let Some(event) = self.events.pop_front() {
+                return Poll::Ready(Some(event));
+            }
+            if let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
+                self.step(Event::Session(message));
+            } else if let Poll::Ready(event) = self.poll_servers(context) {
+                self.step(event);
+            } else if self.poll_timer(context).is_ready() {
+                self.step(Event::Time);
+            } else {
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

@@ -1,0 +1,24 @@
+//! Offers several MCP servers of a tenant as one.
+//!
+//! [`Catalog`] is a [`Backend`](backends::Backend) made of others. Its link opens theirs, and a pure state
+//! machine decides what goes where. Neither knows what a session is for.
+
+mod backend;
+mod child;
+mod engine;
+mod in_flight;
+mod list;
+mod machine;
+mod member;
+mod metrics;
+mod paging;
+mod resources;
+mod routes;
+mod settings;
+mod shared;
+mod template;
+
+pub use backend::Catalog;
+pub use member::{LeftOut, MEMBERS_MAX, Members};
+pub use metrics::register_all;
+pub use settings::MemberSettings;

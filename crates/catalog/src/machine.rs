@@ -1,0 +1,486 @@
+//! Several servers as one, for one session, as a pure state machine.
+//!
+//! [`Machine::step`] takes an [`Event`] and the current time and appends the [`Effect`]s that the caller
+//! must perform. It never waits and never reads a clock. To the session the machine is a server; to the
+//! servers it is the session. It passes messages on with their bytes, and changes only names, and the ids
+//! and tokens of what servers send.
+
+mod servers;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    ErrorCode, Listed, Message, Method, Notification, Request, RequestId, Response, payload,
+};
+
+use crate::LeftOut;
+use crate::child::{Child, State};
+use crate::in_flight::{Asked, InFlight, error};
+use crate::list::{List, Reading};
+use crate::member::Members;
+use crate::paging::{self, Cursor};
+use crate::resources::{self, Origins, Place};
+use crate::routes::{self, Route};
+
+/// How long `initialize` waits for servers that are still being started once one is ready, in
+/// milliseconds. The others are added to the lists when they are ready.
+const START_WAIT_MS: u64 = 10_000;
+/// How long a server may take to send all pages of a list, in milliseconds.
+const LIST_MS: u64 = 10_000;
+/// How long after the session's last message servers that failed are started again by time, in
+/// milliseconds. Later the next message starts them.
+const RETRY_MS: u64 = 600_000;
+/// Most requests that wait for a server's start, or for lists.
+const WAITING_MAX: usize = 1_024;
+/// Most bytes of the lists of all servers.
+const LISTS_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of the instructions of all servers together.
+const INSTRUCTIONS_BYTES_MAX: usize = 16 << 10;
+/// The prefix of the ids of the machine's own requests.
+const OWN_PREFIX: &str = "roundhouse:catalog:";
+
+/// What happens to a machine.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The session sends a message.
+    Session(Message),
+    /// The link to a server is up.
+    ChildUp(usize),
+    /// A server sends a message; `about` is the request to which it belongs, if the link knows it.
+    ChildMessage { child: usize, message: Message, about: Option<RequestId> },
+    /// The link to a server is lost, or could not be opened.
+    ChildDown { child: usize, reason: String },
+    /// The link to a server had no room for a message.
+    Unsent { child: usize, message: Message },
+    /// A timer has fired.
+    Time,
+}
+
+/// What the caller must do.
+pub(crate) enum Effect {
+    /// Open the link to a server.
+    Open(usize),
+    /// Close the link to a server. It sends nothing more.
+    Close(usize),
+    /// Send a message to a server.
+    ToChild(usize, Message),
+    /// Send a message to the session, which belongs to the request `about`.
+    ToSession { message: Message, about: Option<RequestId> },
+    /// A list was read. The caller may replace it by an equal one.
+    ListRead { child: usize, listed: Listed, list: Arc<List> },
+    /// Report something to operators.
+    Report(Report),
+}
+
+/// What operators should know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// An entry of a server's list is not offered.
+    LeftOut { child: usize, listed: Listed, name: Box<str>, why: LeftOut },
+    /// Another server's resource with this URI is offered instead.
+    Hidden { child: usize, uri: Box<str> },
+    /// A server is not available.
+    Down { child: usize, reason: Box<str>, was_ready: bool },
+    /// A server is available, perhaps again.
+    Ready { child: usize, is_first: bool },
+    /// A server did not send a list.
+    NoList { child: usize, listed: Listed },
+    /// A message of a server belongs to nothing, and was dropped.
+    Stray { child: usize },
+}
+
+/// What does not change while a session lasts.
+pub(crate) struct Setup {
+    /// The name of the catalog for clients: the tenant's.
+    pub(crate) name: Arc<str>,
+    pub(crate) members: Members,
+    /// How long the start of a server may take, in milliseconds.
+    pub(crate) start_ms: u64,
+}
+
+/// Several servers as one, for one session.
+pub(crate) struct Machine {
+    setup: Arc<Setup>,
+    children: Vec<Child>,
+    /// The parameters of the session's `initialize`.
+    client: Option<Bytes>,
+    initialize: Initialize,
+    /// The session has sent `initialized`.
+    is_initialized: bool,
+    /// The parameters of the session's last `logging/setLevel`.
+    level: Option<Bytes>,
+    in_flight: InFlight,
+    asked: Asked,
+    waiting: Vec<Waiting>,
+    /// Resources of which results of tools had links.
+    links: Origins,
+    /// The number of the next own request.
+    next_own: u64,
+    /// When the session last sent a message.
+    used_at: u64,
+}
+
+/// The session's `initialize`.
+enum Initialize {
+    Missing,
+    /// It waits for the servers. `answer_by`: it is answered then if a server is ready.
+    Pending {
+        id: RequestId,
+        answer_by: u64,
+    },
+    Answered,
+}
+
+/// A request that waits.
+struct Waiting {
+    request: Request,
+    until: Until,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, PartialEq)]
+enum Until {
+    /// The first start of this server.
+    Started(usize),
+    /// The lists that are being read.
+    Listed,
+}
+
+impl Machine {
+    /// A machine whose servers are being started.
+    pub(crate) fn new(setup: Arc<Setup>, now: u64, effects: &mut Vec<Effect>) -> Self {
+        let children = (0..setup.members.len()).map(|_| Child::new()).collect();
+        let mut machine = Self {
+            setup,
+            children,
+            client: None,
+            initialize: Initialize::Missing,
+            is_initialized: false,
+            level: None,
+            in_flight: InFlight::default(),
+            asked: Asked::default(),
+            waiting: Vec::new(),
+            links: Origins::default(),
+            next_own: 0,
+            used_at: now,
+        };
+        machine.open_due(now, effects);
+        machine
+    }
+
+    /// Handles an event.
+    pub(crate) fn step(&mut self, now: u64, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Session(message) => {
+                self.used_at = now;
+                self.open_due(now, effects);
+                match message {
+                    Message::Request(request) => self.on_request(now, request, effects),
+                    Message::Notification(notification) => {
+                        self.on_notification(notification, effects);
+                    }
+                    Message::Response(response) => {
+                        let revision_of = |child: usize| self.children[child].revision;
+                        if let Some((child, answer)) = self.asked.answer(&response, revision_of) {
+                            effects.push(Effect::ToChild(child, answer.into()));
+                        }
+                    }
+                }
+            }
+            Event::ChildUp(child) => self.on_child_up(child, effects),
+            Event::ChildMessage { child, message, about } => match message {
+                Message::Response(response) => {
+                    self.on_response(now, child, &response, effects);
+                }
+                Message::Request(request) => self.on_asked(child, &request, about, effects),
+                Message::Notification(notification) => {
+                    self.on_told(now, child, &notification, about, effects);
+                }
+            },
+            Event::ChildDown { child, reason } => self.on_child_down(now, child, &reason, effects),
+            Event::Unsent { child, message } => self.on_unsent(now, child, message, effects),
+            Event::Time => self.on_time(now, effects),
+        }
+    }
+
+    /// The time of the next timer.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let children = self.children.iter().filter_map(|child| {
+            let retried_until = self.used_at.saturating_add(RETRY_MS);
+            let is_retried = |at: u64| at <= retried_until;
+            child.deadline(matches!(child.state, State::Down { again_at } if is_retried(again_at)))
+        });
+        let initialize = match &self.initialize {
+            Initialize::Pending { answer_by, .. } if self.children.iter().any(Child::is_ready) => {
+                Some(*answer_by)
+            }
+            _ => None,
+        };
+        children.chain(initialize).min()
+    }
+
+    /// Replaces a list that was read by an equal one.
+    pub(crate) fn share_list(&mut self, child: usize, listed: Listed, list: Arc<List>) {
+        self.children[child].share_list(listed, list);
+    }
+
+    fn name(&self, child: usize) -> &str {
+        &self.setup.members.get(child).name
+    }
+
+    fn on_request(&mut self, now: u64, request: Request, effects: &mut Vec<Effect>) {
+        match &request.method {
+            Method::Initialize => {
+                self.client = Some(request.params().unwrap_or_default());
+                let answer_by = now.saturating_add(START_WAIT_MS);
+                self.initialize = Initialize::Pending { id: request.id, answer_by };
+                for child in 0..self.children.len() {
+                    self.initialize_child(child, effects);
+                }
+                self.settle_initialize(now, effects);
+            }
+            Method::Ping => empty_result(effects, request.id),
+            Method::SetLevel => self.set_level(request, effects),
+            method => match Listed::of(method) {
+                Some(listed) => self.list(now, request, listed, effects),
+                None => self.route(now, request, effects),
+            },
+        }
+    }
+
+    /// Sets the level at each server that sends log messages, now or when it is ready.
+    fn set_level(&mut self, request: Request, effects: &mut Vec<Effect>) {
+        let params = request.params().unwrap_or_default();
+        if payload::log_level_of(&params).is_none() {
+            let text = "`logging/setLevel` needs a `level` of the specification";
+            let refused = error(request.id.clone(), ErrorCode::InvalidParams, text);
+            return answer(effects, request.id, refused);
+        }
+        for child in 0..self.children.len() {
+            if self.children[child].is_ready() && self.children[child].capabilities.logging() {
+                let set = self.send_own(child, Method::SetLevel, Some(&params));
+                effects.push(set);
+            }
+        }
+        self.level = Some(params);
+        empty_result(effects, request.id);
+    }
+
+    /// Answers a request for a list, once the lists of all servers that are ready are read.
+    fn list(&mut self, now: u64, request: Request, listed: Listed, effects: &mut Vec<Effect>) {
+        self.children.iter_mut().for_each(|child| child.note_listed(listed));
+        if self.read_lists(now, &[listed], effects) {
+            return self.park(request, Until::Listed, effects);
+        }
+        self.answer_list(request, listed, effects);
+    }
+
+    fn answer_list(&mut self, request: Request, listed: Listed, effects: &mut Vec<Effect>) {
+        let params = request.params().unwrap_or_default();
+        let cursor = match payload::cursor_of(&params).map(|text| Cursor::parse(&text)) {
+            None => None,
+            Some(Some(cursor)) => Some(cursor),
+            Some(None) => return invalid_cursor(effects, request.id),
+        };
+        let lists = self.children.iter().enumerate();
+        let lists =
+            lists.map(|(at, child)| (self.name(at), child.list(listed).map(|list| &**list)));
+        let lists: Vec<_> = lists.collect();
+        let hidden = resources::hidden(listed, &lists);
+        let is_offered = |child: usize, name: &str| !hidden.contains(&(child, name));
+        match paging::page(listed, &lists, cursor, is_offered) {
+            Some(result) => {
+                let reports = hidden.iter().map(|(child, uri)| {
+                    Effect::Report(Report::Hidden { child: *child, uri: (*uri).into() })
+                });
+                effects.extend(reports);
+                answer(effects, request.id.clone(), Response::result(request.id, &result).into());
+            }
+            None => invalid_cursor(effects, request.id),
+        }
+    }
+
+    /// Begins to read the lists that are not known. Returns whether one is being read.
+    fn read_lists(&mut self, now: u64, lists: &[Listed], effects: &mut Vec<Effect>) -> bool {
+        for child in 0..self.children.len() {
+            for listed in lists {
+                if self.children[child].wants_list(now, *listed) {
+                    let (number, id) = self.own_id(&listed.method());
+                    let reading = Reading::new(number, now.saturating_add(LIST_MS));
+                    self.children[child].begin_reading(*listed, reading);
+                    let message = Request::new(id, listed.method(), None);
+                    effects.push(Effect::ToChild(child, message.into()));
+                }
+            }
+        }
+        self.is_reading(lists)
+    }
+
+    fn is_reading(&self, lists: &[Listed]) -> bool {
+        self.children.iter().any(|child| lists.iter().any(|listed| child.is_reading(*listed)))
+    }
+
+    /// Sends a request to the server that it names, or refuses it. The server of a resource is found by the
+    /// lists, which are read first.
+    fn route(&mut self, now: u64, request: Request, effects: &mut Vec<Effect>) {
+        if self.setup.members.len() > 1
+            && routes::needs_lists(&request)
+            && self.read_lists(now, lists_for(&request), effects)
+        {
+            return self.park(request, Until::Listed, effects);
+        }
+        self.route_by_known_lists(request, effects);
+    }
+
+    fn route_by_known_lists(&mut self, request: Request, effects: &mut Vec<Effect>) {
+        let route = match routes::of(&self.setup.members, &request) {
+            Route::Uri(uri) => self.route_of_uri(&uri, &request),
+            route => route,
+        };
+        match route {
+            Route::To { child, request } => self.send(child, request, effects),
+            Route::Refused { code, text } => {
+                answer(effects, request.id.clone(), error(request.id, code, &text));
+            }
+            // `route_of_uri` returns none.
+            Route::Uri(_) => {}
+        }
+    }
+
+    /// The server that has this resource.
+    fn route_of_uri(&self, uri: &str, request: &Request) -> Route {
+        let subscribed = self.children.iter().position(|child| child.subscriptions.contains(uri));
+        let place = match subscribed {
+            Some(child) => Place::Child(child),
+            None => resources::place(&self.setup.members, &self.children, &self.links, uri),
+        };
+        let (code, text) = match place {
+            Place::Child(child) => return Route::To { child, request: request.clone() },
+            Place::None => {
+                let down = self.children.iter().any(|child| !child.is_ready());
+                let more = if down { ", and not all of them are available" } else { "" };
+                (
+                    ErrorCode::InvalidParams,
+                    format!("no server of this endpoint has this resource{more}"),
+                )
+            }
+        };
+        Route::Refused { code, text }
+    }
+
+    /// Sends a request to a server, or keeps it until the server's first start is over.
+    fn send(&mut self, child: usize, request: Request, effects: &mut Vec<Effect>) {
+        if self.children[child].is_starting() {
+            return self.park(request, Until::Started(child), effects);
+        }
+        let refused = if !self.children[child].is_ready() {
+            let reason = &self.children[child].reason;
+            Some(format!(
+                "the server `{}` is not available: {reason}; try again later",
+                self.name(child)
+            ))
+        } else if !self.in_flight.has_room() {
+            Some("too many requests are in flight; try again later".to_owned())
+        } else {
+            None
+        };
+        if let Some(text) = refused {
+            let id = request.id.clone();
+            return answer(effects, request.id, error(id, ErrorCode::Refused, &text));
+        }
+        if let Some(uri) = request.params().and_then(|params| payload::resource_uri_of(&params)) {
+            match request.method {
+                Method::Subscribe => drop(self.children[child].subscriptions.insert(uri.into())),
+                Method::Unsubscribe => drop(self.children[child].subscriptions.remove(&*uri)),
+                _ => {}
+            }
+        }
+        self.in_flight.add(child, &request);
+        effects.push(Effect::ToChild(child, request.into()));
+    }
+
+    fn park(&mut self, request: Request, until: Until, effects: &mut Vec<Effect>) {
+        if self.waiting.len() >= WAITING_MAX {
+            let text = "too many requests wait for servers; try again later";
+            let id = request.id.clone();
+            return answer(effects, request.id, error(id, ErrorCode::Refused, text));
+        }
+        self.waiting.push(Waiting { request, until });
+    }
+
+    /// Continues with the requests that have waited for this.
+    fn resume(&mut self, until: Until, effects: &mut Vec<Effect>) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let is_over = |waiting: &Waiting| {
+            waiting.until == until
+                && (until != Until::Listed || !self.is_reading(lists_for(&waiting.request)))
+        };
+        let (ready, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_over);
+        self.waiting = waiting;
+        for Waiting { request, .. } in ready {
+            match Listed::of(&request.method) {
+                // What was read is the answer, also if it has changed since: otherwise a server could
+                // hold the answer back by changes.
+                Some(listed) => self.answer_list(request, listed, effects),
+                None => self.route_by_known_lists(request, effects),
+            }
+        }
+    }
+
+    /// The session withdraws a request.
+    fn cancel(&mut self, notification: Notification, effects: &mut Vec<Effect>) {
+        let params = notification.params().unwrap_or_default();
+        let Some(id) = payload::cancelled_request_id(&params) else { return };
+        self.waiting.retain(|waiting| waiting.request.id != id);
+        let Some(child) = self.in_flight.child_of(&id) else { return };
+        // A late response is dropped.
+        self.in_flight.take(child, &id);
+        effects.push(Effect::ToChild(child, notification.into()));
+    }
+
+    fn on_notification(&mut self, notification: Notification, effects: &mut Vec<Effect>) {
+        match notification.method {
+            Method::Cancelled => return self.cancel(notification, effects),
+            Method::Progress => {
+                let params = notification.params().unwrap_or_default();
+                if let Some((child, params)) = self.asked.progress(&params) {
+                    let progress = Notification::new(Method::Progress, Some(&params));
+                    effects.push(Effect::ToChild(child, progress.into()));
+                }
+                return;
+            }
+            Method::Initialized => self.is_initialized = true,
+            _ => {}
+        }
+        for (child, _) in self.children.iter().enumerate().filter(|(_, child)| child.is_ready()) {
+            effects.push(Effect::ToChild(child, notification.clone().into()));
+        }
+    }
+}
+
+/// The lists that a request needs.
+fn lists_for(request: &Request) -> &'static [Listed] {
+    match Listed::of(&request.method) {
+        Some(Listed::Tool) => &[Listed::Tool],
+        Some(Listed::Prompt) => &[Listed::Prompt],
+        Some(Listed::Resource) => &[Listed::Resource],
+        Some(Listed::Template) => &[Listed::Template],
+        // Tools name user interfaces, which are resources.
+        None => &[Listed::Resource, Listed::Template, Listed::Tool],
+    }
+}
+
+/// Sends the session the response to a request.
+fn answer(effects: &mut Vec<Effect>, id: RequestId, message: Message) {
+    effects.push(Effect::ToSession { message, about: Some(id) });
+}
+
+fn empty_result(effects: &mut Vec<Effect>, id: RequestId) {
+    answer(effects, id.clone(), Response::result(id, b"{}").into());
+}
+
+fn invalid_cursor(effects: &mut Vec<Effect>, id: RequestId) {
+    let text = "the cursor is none of this endpoint's; list again from the beginning";
+    answer(effects, id.clone(), error(id, ErrorCode::InvalidParams, text));
+}

@@ -1,0 +1,184 @@
+//! What the sessions of a catalog share on a node: equal lists, once in memory, and what operators were
+//! told.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use budget::Share;
+use protocol::Listed;
+
+use crate::LeftOut;
+use crate::list::List;
+use crate::machine::{Report, Setup};
+use crate::metrics;
+
+/// Most entries that are logged as left out, or as hidden; further ones only count in metrics.
+const NOTED_MAX: usize = 500;
+/// Shortest time between two log lines about failures of one server.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// How many lists are kept before those are removed that no session has any more.
+const LISTS_SWEPT_AT: usize = 256;
+
+/// What the sessions of a catalog share on a node.
+pub(crate) struct Shared {
+    pub(crate) setup: Arc<Setup>,
+    lists: Mutex<Lists>,
+    noted: Mutex<Noted>,
+}
+
+/// Lists by hash.
+#[derive(Default)]
+struct Lists {
+    hasher: RandomState,
+    known: HashMap<u64, Weak<List>>,
+    swept_at: usize,
+}
+
+/// What operators were told.
+struct Noted {
+    entries: BTreeSet<String>,
+    /// By backend: why it is not available, and when a failure was last logged.
+    servers: Vec<Server>,
+}
+
+#[derive(Default)]
+struct Server {
+    reason: Option<Box<str>>,
+    logged_at: Option<Instant>,
+}
+
+impl Shared {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let servers = (0..setup.members.len()).map(|_| Server::default()).collect();
+        Self {
+            setup: Arc::new(setup),
+            lists: Mutex::default(),
+            noted: Mutex::new(Noted { entries: BTreeSet::new(), servers }),
+        }
+    }
+
+    /// The list that sessions share, equal to this one. It is charged to the tenant once.
+    pub(crate) fn share(&self, list: Arc<List>, share: Option<&Share>) -> Arc<List> {
+        let mut lists = lock(&self.lists);
+        let hash = lists.hasher.hash_one(&*list);
+        let known = lists.known.get(&hash).and_then(Weak::upgrade);
+        let shared = match known {
+            Some(known) if known == list => known,
+            _ => {
+                lists.known.insert(hash, Arc::downgrade(&list));
+                list
+            }
+        };
+        if lists.known.len() > lists.swept_at.max(LISTS_SWEPT_AT) {
+            lists.known.retain(|_, list| list.strong_count() > 0);
+            lists.swept_at = 2 * lists.known.len();
+        }
+        drop(lists);
+        share.inspect(|share| shared.charge_to(share));
+        shared
+    }
+
+    /// Logs and counts a report of a session.
+    pub(crate) fn report(&self, report: Report) {
+        match report {
+            Report::LeftOut { child, listed, name, why } => {
+                metrics::LEFT_OUT.with_label_values(&[why.label()]).inc();
+                if why != LeftOut::Denied {
+                    let what = singular(listed);
+                    self.note(child, &format!("{what} {name:?} is left out: {}", why.text()));
+                }
+            }
+            Report::Hidden { child, uri } => {
+                let uri: String = uri.chars().take(100).collect();
+                let text = format!("resource {uri:?} is left out: another server has this URI");
+                self.note(child, &text);
+            }
+            Report::Down { child, reason, was_ready } => {
+                metrics::FAILURES.inc();
+                if self.is_logged(child, Some(&reason)) {
+                    let (tenant, server) = self.names(child);
+                    tracing::warn!(
+                        tenant, server, was_ready, %reason,
+                        "a server of a catalog is not available; sessions keep the others"
+                    );
+                }
+            }
+            Report::Ready { child, is_first } => {
+                let was_down = lock(&self.noted).servers[child].reason.take().is_some();
+                if was_down && !is_first {
+                    let (tenant, server) = self.names(child);
+                    tracing::info!(tenant, server, "a server of a catalog is available again");
+                }
+            }
+            Report::NoList { child, listed } => {
+                metrics::LISTS_FAILED.inc();
+                if self.is_logged(child, None) {
+                    let (tenant, server) = self.names(child);
+                    let method = listed.method();
+                    tracing::warn!(tenant, server, %method, "a server of a catalog did not send a list");
+                }
+            }
+            Report::Stray { .. } => metrics::STRAY.inc(),
+        }
+    }
+
+    /// What an operator should know: which servers are not available, and what is not offered.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let noted = lock(&self.noted);
+        let down = noted.servers.iter().enumerate().filter_map(|(at, server)| {
+            let reason = server.reason.as_ref()?;
+            Some(format!("`{}`: not available: {reason}", self.setup.members.get(at).name))
+        });
+        down.chain(noted.entries.iter().cloned()).collect()
+    }
+
+    fn names(&self, child: usize) -> (&str, &str) {
+        (&self.setup.name, &self.setup.members.get(child).name)
+    }
+
+    /// Logs a text about an entry once.
+    fn note(&self, child: usize, text: &str) {
+        let (tenant, server) = self.names(child);
+        let mut noted = lock(&self.noted);
+        let is_new =
+            noted.entries.len() < NOTED_MAX && noted.entries.insert(format!("`{server}`: {text}"));
+        let is_last = is_new && noted.entries.len() == NOTED_MAX;
+        drop(noted);
+        if is_new {
+            tracing::warn!(tenant, server, "{text}");
+        }
+        if is_last {
+            tracing::warn!(tenant, "further entries that are left out only count in the metric");
+        }
+    }
+
+    /// Whether a failure of a server is logged, or one was a moment ago. Keeps the reason.
+    fn is_logged(&self, child: usize, reason: Option<&str>) -> bool {
+        let mut noted = lock(&self.noted);
+        let server = &mut noted.servers[child];
+        if let Some(reason) = reason {
+            server.reason = Some(reason.into());
+        }
+        let is_due = server.logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
+        if is_due {
+            server.logged_at = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
+fn singular(listed: Listed) -> &'static str {
+    match listed {
+        Listed::Tool => "tool",
+        Listed::Prompt => "prompt",
+        Listed::Resource => "resource",
+        Listed::Template => "resource template",
+    }
+}
+
+/// Locks also a poisoned mutex: no code panics while it holds one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
