@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::held::until_sessions_can_be_created;
 use crate::limits::NodeLimits;
+use crate::link_seal::LinkSeal;
 use crate::node::Node;
 use crate::node_context::{ContextParts, NodeContext};
 use crate::overview::Overview;
@@ -127,6 +128,7 @@ impl Handle {
         let cluster = membership.cluster().clone();
         let bytes = session_bytes.clone();
         let digests = PrincipalDigests::new(&digest_secrets);
+        let link_seal = LinkSeal::new(&digest_secrets);
         let context = NodeContext::new(ContextParts {
             settings,
             store,
@@ -136,6 +138,7 @@ impl Handle {
             session_bytes,
             children,
             digests,
+            link_seal,
             traces,
         });
         let node = Arc::new(Node::new(context, tenant_sessions_max));

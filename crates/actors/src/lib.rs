@@ -16,6 +16,7 @@ mod handshake_summary;
 mod held;
 mod lifetimes;
 mod limits;
+mod link_seal;
 mod metrics;
 mod node;
 mod node_context;

@@ -15,6 +15,7 @@ use telemetry::Traces;
 use tenants::Principal;
 
 use crate::limits::NodeLimits;
+use crate::link_seal::LinkSeal;
 use crate::principal_digest::PrincipalDigests;
 use crate::reply::Bounds;
 use crate::routing::revocation_codec::reads_revocations;
@@ -46,6 +47,8 @@ pub(crate) struct NodeContext {
     pub(crate) tombstones: Arc<NodeTombstones>,
     /// The digests of principals in records.
     pub(crate) digests: PrincipalDigests,
+    /// Seals what links save in records.
+    pub(crate) link_seal: LinkSeal,
     /// The settings for each tenant's server; other tenants have the default.
     cares: RwLock<HashMap<Arc<str>, Care>>,
     /// The suffix of session ids that this node creates: a hint for people, never trusted.
@@ -62,6 +65,7 @@ pub(crate) struct ContextParts {
     pub(crate) session_bytes: SessionBytes,
     pub(crate) children: Option<Budget>,
     pub(crate) digests: PrincipalDigests,
+    pub(crate) link_seal: LinkSeal,
     pub(crate) traces: Traces,
 }
 
@@ -83,6 +87,7 @@ impl NodeContext {
             sleeping_bytes: SleepingBytes::default(),
             tombstones: Arc::default(),
             digests: parts.digests,
+            link_seal: parts.link_seal,
             cares: RwLock::new(cares),
         }
     }

@@ -1,8 +1,8 @@
 //! MCP servers that are reached over HTTP.
 //!
 //! Every link is a session of its own with the server. The session's rules are those of
-//! [`upstream::Machine`]; this module performs its effects. The end of the link ends the session at the
-//! server.
+//! [`upstream::Machine`]; this module performs its effects. [`Link::end`] ends the session at the server. A
+//! link that is dropped leaves it to the next owner of the client's session.
 
 mod drive;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use protocol::SessionId;
 pub use upstream::{HttpSettings, IDLE_MAX};
 
-use crate::{Backend, Link, LinkLimits};
+use crate::{Backend, Link, LinkLimits, SavedLink};
 
 /// Reaches one server for every session that opens a link.
 pub struct HttpBackend {
@@ -28,15 +28,25 @@ impl HttpBackend {
     }
 }
 
-impl Backend for HttpBackend {
-    fn open(&self, _session: &SessionId) -> Link {
+impl HttpBackend {
+    fn open_link(&self, saved: Option<SavedLink>) -> Link {
         let (link, end) = Link::pair(LinkLimits::default());
         let (client, counted) = (self.client.clone(), Arc::clone(&self.links));
         tokio::spawn(async move {
-            drive::run(client, end).await;
+            drive::run(client, saved, end).await;
             drop(counted);
         });
         link
+    }
+}
+
+impl Backend for HttpBackend {
+    fn open(&self, _session: &SessionId) -> Link {
+        self.open_link(None)
+    }
+
+    fn carry_on(&self, _session: &SessionId, _principal: &[u8; 32], saved: SavedLink) -> Link {
+        self.open_link(Some(saved))
     }
 
     fn retire(&self) {
@@ -83,7 +93,7 @@ mod tests {
         assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
         assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
 
-        drop(link);
+        link.end();
         let length = stream.read(&mut read).await.unwrap();
         let delete = String::from_utf8_lossy(&read[..length]).to_lowercase();
         assert!(delete.starts_with("delete / http/1.1\r\n"), "{delete}");

@@ -14,5 +14,5 @@ pub mod stdio;
 
 pub use link::{
     Backend, Backends, Engine, EventReceiver, EventSender, Gone, Link, LinkEvent, LinkEvents,
-    LinkLimits, LinkSender, SendError, ServerEnd,
+    LinkLimits, LinkSender, SavedLink, SendError, ServerEnd,
 };

@@ -12,7 +12,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use budget::Share;
-use protocol::{Message, RequestId, SessionId};
+use bytes::Bytes;
+use protocol::{Message, Position, RequestId, SessionId};
 
 pub use self::pair::{EventReceiver, EventSender, Gone, ServerEnd};
 
@@ -23,7 +24,8 @@ const ENDED_INTERVAL: Duration = Duration::from_millis(10);
 pub trait Backend: Send + Sync + 'static {
     /// Opens a link for a session, from within a tokio runtime. Never waits and never
     /// fails: the link reports errors. Once both halves are dropped, also before the
-    /// link is up, nothing that the link started is left.
+    /// link is up, nothing that the link started is left, except what it has saved
+    /// ([`LinkEvent::Saved`]): [`Link::end`] ends that as well.
     fn open(&self, session: &SessionId) -> Link;
 
     /// As [`Self::open`], for a session of the client that this digest identifies. A server whose
@@ -31,6 +33,13 @@ pub trait Backend: Send + Sync + 'static {
     fn open_for(&self, session: &SessionId, principal: &[u8; 32]) -> Link {
         let _ = principal;
         self.open(session)
+    }
+
+    /// As [`Self::open_for`], with what another node's link of the session saved. The link answers
+    /// `initialize` from it, and goes on where the other one was. If it cannot, it goes down.
+    fn carry_on(&self, session: &SessionId, principal: &[u8; 32], saved: SavedLink) -> Link {
+        let _ = saved;
+        self.open_for(session, principal)
     }
 
     /// Starts servers in advance, if the backend is to. Called from within a tokio runtime when the
@@ -128,6 +137,16 @@ impl Default for LinkLimits {
     }
 }
 
+/// What a link has saved, for a link of the same session at another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedLink {
+    /// The last state that it saved.
+    pub state: Bytes,
+    /// How far each stream was read: those of these requests in flight, and others. The link responds to
+    /// each of these requests.
+    pub positions: Vec<(Option<RequestId>, Position)>,
+}
+
 /// Both halves of a link.
 pub struct Link {
     /// Sends messages to the server.
@@ -141,6 +160,11 @@ impl Link {
     pub fn pair(limits: LinkLimits) -> (Self, ServerEnd) {
         let (sender, receiver, end) = pair::pair(limits);
         (Self { sender: LinkSender(sender), events: LinkEvents(Source::Queue(receiver)) }, end)
+    }
+
+    /// Closes the link for good: what it has saved is not used again.
+    pub fn end(self) {
+        self.sender.0.end();
     }
 
     /// Charges the bytes of queued messages, in both directions, to a share of the session's tenant.
@@ -172,6 +196,22 @@ pub enum LinkEvent {
         message: Message,
         /// The client's request to which it belongs, if the link knows it.
         about: Option<RequestId>,
+    },
+    /// As [`Self::Message`], of a stream that another link could request from here on. The position is
+    /// kept together with what becomes of the message.
+    Positioned {
+        /// The message, if one came.
+        message: Option<Message>,
+        /// The client's request to which it and the stream belong, if the link knows it.
+        about: Option<RequestId>,
+        /// How far the stream was read.
+        position: Position,
+    },
+    /// What another link needs to carry on; replaces what was saved before. Kept sealed, and with the
+    /// session.
+    Saved {
+        /// The state.
+        state: Bytes,
     },
     /// Another session needs a server, and the tenant has as many as it may: the session should close
     /// the link if the server has been idle for long. May come at any time after `Up`.

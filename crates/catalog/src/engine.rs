@@ -49,6 +49,19 @@ struct Server {
     is_unavailable: Option<Unavailable>,
 }
 
+impl Server {
+    /// Closes the link for good: no other node carries a catalog's servers on.
+    fn end_link(&mut self) {
+        self.link.take().into_iter().for_each(Link::end);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end_link();
+    }
+}
+
 /// Counts a server as unavailable while it exists.
 struct Unavailable;
 
@@ -97,7 +110,7 @@ impl Fan {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Open(child) => self.open(child),
-                Effect::Close(child) => self.servers[child].link = None,
+                Effect::Close(child) => self.servers[child].end_link(),
                 Effect::ToChild(child, message) => {
                     let Some(link) = &self.servers[child].link else { continue };
                     // A link that is down reports it.
@@ -172,8 +185,12 @@ impl Fan {
             self.next = (child + 1) % count;
             return Poll::Ready(match event {
                 Some(LinkEvent::Up) => Event::ChildUp(child),
-                Some(LinkEvent::Message { message, about }) => {
-                    Event::ChildMessage { child, message, about }
+                Some(
+                    LinkEvent::Message { message, about }
+                    | LinkEvent::Positioned { message: Some(message), about, .. },
+                ) => Event::ChildMessage { child, message, about },
+                Some(LinkEvent::Positioned { message: None, .. } | LinkEvent::Saved { .. }) => {
+                    Event::Time
                 }
                 Some(LinkEvent::Down { reason }) => Event::ChildDown { child, reason },
                 None => Event::ChildDown { child, reason: "the server is gone".to_owned() },

@@ -126,7 +126,13 @@ impl Admission<'_> {
 
     /// Settles a stream of the log whose owner was lost: every request without a final
     /// response runs again, or gets one.
-    pub(crate) fn settle_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
+    /// `has_open_server_request`: the client was sent one that has no answer.
+    pub(crate) fn settle_stream(
+        &mut self,
+        context: &mut StepContext<'_>,
+        number: u64,
+        has_open_server_request: bool,
+    ) {
         let Answering { streams, posts, .. } = &mut self.delivery.answering;
         let Some(stream) = streams.get(number) else { return };
         let (sent_server_request, is_batch) =
@@ -140,8 +146,52 @@ impl Admission<'_> {
         let post = posts.add_post(None, open.len(), is_batch, Form::Stream(number));
         streams.set_post(number, post);
         for request in open {
+            if !has_open_server_request && self.resume_at_server(context, number, post, &request) {
+                continue;
+            }
             self.settle_restored_request(context, number, post, request, sent_server_request);
         }
+    }
+
+    /// Waits for the response to a request that a former owner sent, if the link can request the rest of the
+    /// server's stream. Returns false if it cannot.
+    fn resume_at_server(
+        &mut self,
+        context: &StepContext<'_>,
+        number: u64,
+        post: PostId,
+        request: &StreamRequest,
+    ) -> bool {
+        let Answering { persisted, streams, posts, .. } = &mut self.delivery.answering;
+        let is_asked = persisted.has_sent_server_request(&request.id);
+        let resumable = request.resumable.as_ref().filter(|_| self.link.carries_on() && !is_asked);
+        let Some((resumable, position)) = resumable.and_then(|r| Some((r, r.position.clone()?)))
+        else {
+            return false;
+        };
+        let (limits, now) = (context.limits(), context.now);
+        let progress = resumable.token.clone().map(|token| {
+            let sent = last_progress(streams.log(), number, &token);
+            let mut pace = Pace::new(token, limits, now);
+            let sent = request.progress.into_iter().chain(sent);
+            sent.for_each(|progress| pace.raise_to(progress));
+            Box::new(pace)
+        });
+        posts.add_exchange(Exchange {
+            id: request.id.clone(),
+            method: resumable.method(),
+            post,
+            uri: None,
+            progress,
+            raw: None,
+            trace: None,
+            position: Some(Box::new(position)),
+            began: now,
+            silent_at: now.plus(limits.request_secs * 1_000),
+            ends_at: now.plus(limits.request_max_secs * 1_000),
+        });
+        posts.note_use(now);
+        true
     }
 
     /// Settles one request of a stream whose owner was lost. `sent_server_request` is whether the
@@ -167,7 +217,9 @@ impl Admission<'_> {
             }
             return;
         };
-        let progress = progress.into_iter().chain(last_progress(streams.log(), number, &request));
+        let token = request.progress_token();
+        let sent = token.and_then(|token| last_progress(streams.log(), number, &token));
+        let progress = progress.into_iter().chain(sent);
         let progress = progress.reduce(f64::max);
         let verdict = match tools.verdict(context, &request) {
             // The last owner had the list of tools that this one would have to request.
@@ -234,6 +286,7 @@ impl Admission<'_> {
             progress: token.map(|token| Box::new(Pace::new(token, limits, context.now))),
             raw: self.delivery.answering.tools.raw_to_keep(context, request),
             trace: request.trace.clone(),
+            position: None,
             began: context.now,
             silent_at: context.now.plus(limits.request_secs * 1_000),
             ends_at: context.now.plus(limits.request_max_secs * 1_000),
@@ -312,16 +365,15 @@ impl Admission<'_> {
     }
 }
 
-/// The highest progress of a request that its stream's log holds.
-fn last_progress(log: &Log, stream: u64, request: &Request) -> Option<f64> {
-    let token = request.progress_token()?;
+/// The highest progress with a token that a stream's log holds.
+fn last_progress(log: &Log, stream: u64, token: &ProgressToken) -> Option<f64> {
     let sent = log.replay(stream, 0).filter_map(|(_, what)| {
         let EntryKind::Event { data, mark: Mark::Plain } = what else { return None };
         let Ok(Message::Notification(notification)) = Message::parse(data.clone()) else {
             return None;
         };
         let about = payload::progress_of(&notification.params()?)?;
-        (notification.method == Method::Progress && about.0 == token).then_some(about.1)
+        (notification.method == Method::Progress && about.0 == *token).then_some(about.1)
     });
     sent.reduce(f64::max)
 }

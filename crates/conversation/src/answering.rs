@@ -90,9 +90,12 @@ impl Answering<'_> {
         answers: Vec<FinalResponse>,
     ) -> u64 {
         let settled = answers.iter().filter_map(|response| response.id.clone());
-        let settled = settled.map(|id| NewStreamRequest { id, rerun: None });
+        let settled = settled.map(|id| NewStreamRequest { id, rerun: None, resumable: None });
         let open = self.posts.exchanges().iter().filter(|exchange| exchange.post == id);
-        let open = open.map(|exchange| self.tools.new_stream_request(context, exchange));
+        // Only a link that saves something can go on elsewhere.
+        let is_resumable = self.handshake.saved_link().is_some();
+        let new_request = |e| self.tools.new_stream_request(context, e, is_resumable);
+        let open = open.map(new_request);
         let new_requests = settled.chain(open).collect();
         let revision = self.handshake.revision();
         let stream = self.streams.open_stream(context, revision, sink, new_requests, Some(id));

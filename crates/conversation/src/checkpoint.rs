@@ -2,12 +2,13 @@
 //! tombstones, the open server requests, and the owner of each entry.
 
 use bytes::Bytes;
-use protocol::RequestId;
+use protocol::{Position, RequestId};
 use serde::{Deserialize, Serialize, Serializer};
 use thin_vec::ThinVec;
 
 use crate::entry::{Rerunnable, ServerRequestId, read_trace};
 use crate::owner_tags::OwnerTags;
+use crate::resumable::Resumable;
 use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, Unreadable};
@@ -28,6 +29,9 @@ pub(crate) struct CheckpointBuilder<'a> {
     tombstones: EncodedTombstones<'a>,
     #[serde(rename = "asks", skip_serializing_if = "Vec::is_empty")]
     server_requests: Vec<(String, u64, u64)>,
+    /// How far the server's streams that belong to no request were read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    positions: Vec<Position>,
     owner_tags: Vec<(String, u64)>,
     /// The same, under the name that the first programs read. To be removed when none of them
     /// runs.
@@ -43,6 +47,8 @@ pub(crate) struct Checkpoint {
     tombstones: Vec<CheckpointTombstone>,
     #[serde(default, rename = "asks")]
     server_requests: Vec<(String, u64, u64)>,
+    #[serde(default)]
+    positions: Vec<Position>,
     owner_tags: Option<Vec<(String, u64)>>,
     /// The same, as only the first programs wrote it.
     emitters: Option<Vec<(String, u64)>>,
@@ -77,6 +83,8 @@ struct CheckpointRequest {
     trace: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resumable: Option<Box<Resumable>>,
 }
 
 /// A stream, its last event, and each of its requests with its final response.
@@ -145,9 +153,16 @@ impl<'a> CheckpointBuilder<'a> {
         self.server_requests.push((server_request.to_string(), stream, number));
     }
 
+    pub(crate) fn add_positions(&mut self, positions: impl Iterator<Item = Position>) {
+        self.positions.extend(positions);
+    }
+
     /// Is the checkpoint empty, so that it need not be written?
     pub(crate) fn is_empty(&self) -> bool {
-        self.streams.is_empty() && self.tombstones.is_empty() && self.server_requests.is_empty()
+        self.streams.is_empty()
+            && self.tombstones.is_empty()
+            && self.server_requests.is_empty()
+            && self.positions.is_empty()
     }
 
     pub(crate) fn encode(mut self, owner_tags: &OwnerTags) -> Bytes {
@@ -178,6 +193,10 @@ impl Checkpoint {
             Some((ServerRequestId::parse(text)?, *stream, *number))
         };
         self.server_requests.iter().map(read).collect()
+    }
+
+    pub(crate) fn take_positions(&mut self) -> Vec<Position> {
+        std::mem::take(&mut self.positions)
     }
 
     pub(crate) fn tombstones(&mut self, now: Millis) -> ThinVec<Tombstone> {
@@ -216,14 +235,15 @@ impl CheckpointRequest {
             unsure: request.rerun.as_ref().is_some_and(|rerun| !rerun.sure),
             trace: request.rerun.as_ref().and_then(Rerunnable::trace_text),
             progress: request.progress,
+            resumable: request.resumable.clone(),
         }
     }
 
     fn into_request(self) -> StreamRequest {
-        let Self { id, final_response, raw, unsure, trace, progress } = self;
+        let Self { id, final_response, raw, unsure, trace, progress, resumable } = self;
         let trace = read_trace(trace.as_deref());
         let rerun = raw.map(|raw| Rerunnable { raw: raw.into(), sure: !unsure, trace });
-        StreamRequest { id, final_response, rerun, progress }
+        StreamRequest { id, final_response, rerun, progress, resumable }
     }
 }
 

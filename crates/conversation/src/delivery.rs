@@ -69,7 +69,11 @@ impl Delivery<'_> {
             context.count_fact(Fact::Dropped);
             return;
         }
-        self.deliver_waiting(context, route, Waiting { data, server_request: None, early });
+        self.deliver_waiting(
+            context,
+            route,
+            Waiting { data, server_request: None, early, position: None },
+        );
     }
 
     /// As [`Delivery::deliver_message`], for a message of any size, which may be a server request.
@@ -105,8 +109,11 @@ impl Delivery<'_> {
 
     /// Writes a server request or any other message to a stream's log.
     fn write_waiting(&mut self, context: &StepContext<'_>, stream: u64, message: Waiting) {
-        let Waiting { data, server_request, .. } = message;
+        let Waiting { data, server_request, position, .. } = message;
         let streams = &mut *self.answering.streams;
+        if let Some(position) = position {
+            streams.note_read(None, *position);
+        }
         // A message that was withdrawn meanwhile is no server request any more.
         let Some(server_request) = server_request.filter(|id| self.server_requests.is_open(*id))
         else {

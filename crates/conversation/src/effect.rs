@@ -41,8 +41,10 @@ pub enum Effect {
     },
     /// Open a link to the tenant's server.
     OpenLink,
-    /// Close the link; drop the messages that it still carries.
+    /// Close the link; drop the messages that it still carries. What it has saved is not used again.
     CloseLink,
+    /// As [`Self::CloseLink`], but the next owner carries on what it has saved.
+    LeaveLink,
     /// Send a message to the tenant's server.
     Send(Message),
     /// Append entries to the session's log; report [`crate::Event::Appended`] when the log holds

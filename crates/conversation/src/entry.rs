@@ -9,6 +9,7 @@ use protocol::{Message, Request, RequestId, TraceContext};
 use serde::{Deserialize, Serialize};
 
 use crate::event_id::decimal;
+use crate::resumable::{Resumable, StreamPosition};
 use crate::{OwnerTag, Unreadable};
 
 /// The content of an entry of a stream.
@@ -58,6 +59,8 @@ pub(crate) enum Mark {
 pub(crate) struct NewStreamRequest {
     pub(crate) id: RequestId,
     pub(crate) rerun: Option<Rerunnable>,
+    /// Set if the next owner might wait for its response at the same server.
+    pub(crate) resumable: Option<Box<Resumable>>,
 }
 
 /// A request that another owner may run again.
@@ -111,7 +114,9 @@ impl EntryKind {
         64 + match self {
             Self::Event { data, .. } => data.len(),
             Self::Opened { requests } => {
-                requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
+                let raw = |o: &NewStreamRequest| o.rerun.as_ref().map_or(0, |r| r.raw.len());
+                let position = |o: &NewStreamRequest| o.resumable.as_ref().map_or(0, |r| r.bytes());
+                requests.iter().map(|o| raw(o) + position(o)).sum()
             }
             // Bounded by its content; it must never displace the events.
             Self::Checkpoint(_) => 0,
@@ -157,6 +162,9 @@ struct Head {
     /// The server request that an `event` contains, or that an `answered` closes.
     #[serde(default)]
     a: Option<String>,
+    /// How far a stream of the server was read when the entry was written. An earlier version ignores it.
+    #[serde(default)]
+    p: Option<Box<StreamPosition>>,
 }
 
 /// A request that a stream answers.
@@ -172,11 +180,19 @@ struct OpenedRequest {
     /// Its trace. An earlier version ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     t: Option<String>,
+    /// How the next owner may wait for its response. An earlier version ignores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    c: Option<Box<Resumable>>,
 }
 
 /// Encodes an entry. Written by hand, since this is done for every event. Only ids in the first
 /// line need escaping, and their own encoding does that.
-pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &EntryKind) -> Bytes {
+pub(crate) fn encode(
+    stream: u64,
+    owner_tag: OwnerTag,
+    what: &EntryKind,
+    position: Option<&StreamPosition>,
+) -> Bytes {
     let payload = payload(what);
     let size = payload.clone().map(Bytes::len).sum::<usize>();
     // Most streams with a listener have a single entry, the one that opened them. Such an entry
@@ -207,6 +223,9 @@ pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &EntryKind) -> Byte
         EntryKind::Event { mark: Mark::Plain, .. }
         | EntryKind::Closed
         | EntryKind::Checkpoint(_) => {}
+    }
+    if let Some(position) = position {
+        put_member(&mut entry, "p", &serde_json::to_vec(position).unwrap_or_default());
     }
     entry.put_slice(b"}\n");
     payload.for_each(|part| entry.put_slice(part));
@@ -263,8 +282,12 @@ fn hexadecimal(number: u64) -> [u8; 16] {
     std::array::from_fn(|place| b"0123456789abcdef"[(number >> (60 - 4 * place)) as usize & 0xF])
 }
 
-/// Decodes an entry: its stream, the owner that wrote it, and its content.
-pub(crate) fn decode(entry: &Bytes) -> Result<(u64, OwnerTag, EntryKind), Unreadable> {
+/// A decoded entry: its stream, the owner that wrote it, its content, and how far a stream of the server
+/// was read.
+pub(crate) type Decoded = (u64, OwnerTag, EntryKind, Option<Box<StreamPosition>>);
+
+/// Decodes an entry.
+pub(crate) fn decode(entry: &Bytes) -> Result<Decoded, Unreadable> {
     let (head, payload) = split(entry).ok_or(Unreadable::LOG)?;
     if !KINDS.contains(&head.k.as_str()) {
         return Err(Unreadable::NEWER_LOG);
@@ -281,7 +304,7 @@ fn split(entry: &Bytes) -> Option<(Head, Bytes)> {
     Some((head, entry.slice(split + 1..)))
 }
 
-fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
+fn read(head: Head, payload: Bytes) -> Option<Decoded> {
     let server_request = |server_request: Option<String>| ServerRequestId::parse(&server_request?);
     let bare = payload.is_empty();
     let what = match (head.k.as_str(), head.w, head.a) {
@@ -302,13 +325,13 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
         ("checkpoint", None, None) => EntryKind::Checkpoint(payload),
         _ => return None,
     };
-    Some((head.s, OwnerTag::parse(&head.e)?, what))
+    Some((head.s, OwnerTag::parse(&head.e)?, what, head.p))
 }
 
 /// Splits the payload of an `opened` into its requests.
 fn new_requests(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<NewStreamRequest>> {
     let mut new_requests = Vec::with_capacity(requests.len());
-    for OpenedRequest { i, l, u, t } in requests {
+    for OpenedRequest { i, l, u, t, c } in requests {
         let rerun = match l {
             Some(length) if length <= payload.len() => {
                 let (raw, trace) = (payload.split_to(length), read_trace(t.as_deref()));
@@ -317,7 +340,7 @@ fn new_requests(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<
             Some(_) => return None,
             None => None,
         };
-        new_requests.push(NewStreamRequest { id: i, rerun });
+        new_requests.push(NewStreamRequest { id: i, rerun, resumable: c });
     }
     payload.is_empty().then_some(new_requests)
 }
@@ -330,12 +353,15 @@ impl OpenedRequest {
             l: rerun.map(|rerun| rerun.raw.len()),
             u: rerun.is_some_and(|rerun| !rerun.sure),
             t: rerun.and_then(Rerunnable::trace_text),
+            c: new_request.resumable.clone(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::Position;
+
     use super::*;
 
     #[test]
@@ -359,10 +385,11 @@ mod tests {
             let trace = Some(Box::new(trace)).filter(|_| sure);
             Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure, trace })
         };
+        let resumable = || serde_json::from_str(r#"{"m":"tools/call","g":7,"p":{"a":"e1"}}"#).ok();
         let new_requests = vec![
-            NewStreamRequest { id: RequestId::from(7), rerun: rerun(true) },
-            NewStreamRequest { id: RequestId::from("seven"), rerun: None },
-            NewStreamRequest { id: RequestId::from("eight"), rerun: rerun(false) },
+            NewStreamRequest { id: RequestId::from(7), rerun: rerun(true), resumable: resumable() },
+            NewStreamRequest { id: RequestId::from("seven"), rerun: None, resumable: resumable() },
+            NewStreamRequest { id: RequestId::from("eight"), rerun: rerun(false), resumable: None },
         ];
         vec![
             EntryKind::Opened { requests: new_requests },
@@ -384,27 +411,33 @@ mod tests {
     fn an_entry_reads_back_as_it_was_written() {
         for what in all() {
             let owner_tag = OwnerTag(u64::MAX - 1);
-            assert_eq!(decode(&encode(3, owner_tag, &what)), Ok((3, owner_tag, what)));
+            let position = Position { stream: "s".into(), at: "e \"1\"".into() };
+            let position = StreamPosition { about: Some(RequestId::from(7)), position };
+            let encoded = encode(3, owner_tag, &what, Some(&position));
+            let read = (3, owner_tag, what.clone(), Some(Box::new(position)));
+            assert_eq!(decode(&encoded), Ok(read));
+            assert_eq!(decode(&encode(3, owner_tag, &what, None)), Ok((3, owner_tag, what, None)));
         }
     }
 
     #[test]
     fn the_first_line_is_json_that_names_stream_and_owner_tag() {
-        let closed = |stream, owner_tag| encode(stream, OwnerTag(owner_tag), &EntryKind::Closed);
+        let closed =
+            |stream, owner_tag| encode(stream, OwnerTag(owner_tag), &EntryKind::Closed, None);
         assert_eq!(&closed(0, 10)[..], b"{\"k\":\"closed\",\"s\":0,\"e\":\"000000000000000a\"}\n");
         let most = b"{\"k\":\"closed\",\"s\":18446744073709551615,\"e\":\"ffffffffffffffff\"}\n";
         assert_eq!(&closed(u64::MAX, u64::MAX)[..], most);
         let response = RequestId::from("say \"so\"\n");
         let data = Bytes::from_static(b"{}");
-        let entry =
-            encode(1, OwnerTag(1), &EntryKind::Event { data, mark: Mark::FinalResponse(response) });
+        let event = EntryKind::Event { data, mark: Mark::FinalResponse(response) };
+        let entry = encode(1, OwnerTag(1), &event, None);
         assert!(entry.ends_with(b",\"w\":\"say \\\"so\\\"\\n\"}\n{}"), "{entry:?}");
     }
 
     #[test]
     fn an_entry_cut_short_or_of_another_kind_is_unreadable() {
         for what in all().into_iter().filter(|what| !matches!(what, EntryKind::Event { .. })) {
-            let entry = encode(3, OwnerTag(1), &what);
+            let entry = encode(3, OwnerTag(1), &what, None);
             for length in 0..entry.len() {
                 let cut = decode(&entry.slice(..length));
                 assert!(

@@ -1,6 +1,8 @@
 //! The events of a session.
 
-use protocol::{Body, Message, Mirrored, RequestId};
+use std::sync::Arc;
+
+use protocol::{Body, Message, Mirrored, Position, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::OwnerTag;
@@ -79,6 +81,21 @@ pub enum Event {
         message: Message,
         /// The client's request that it belongs to, if the link knows it.
         about: Option<RequestId>,
+        /// How far the server's stream was read with it, if another owner could request the rest.
+        position: Option<Box<Position>>,
+    },
+    /// A stream of the tenant's server was read so far, and no message came.
+    ServerAdvanced {
+        /// The client's request that the stream belongs to, if any.
+        about: Option<RequestId>,
+        /// How far it was read.
+        position: Box<Position>,
+    },
+    /// What the link of another owner needs to carry on; replaces what was saved before. The session keeps
+    /// it as it is.
+    LinkSaved {
+        /// The state.
+        state: Arc<str>,
     },
     /// The link did not accept a message of the session: its queue is full.
     Unsent {

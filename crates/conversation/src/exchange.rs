@@ -1,7 +1,7 @@
 //! A request of the client until its final response, and the POST that waits for it.
 
 use bytes::Bytes;
-use protocol::{Method, RequestId, TraceContext};
+use protocol::{Method, Position, RequestId, TraceContext};
 
 use crate::pace::Pace;
 use crate::{Millis, SinkId};
@@ -20,6 +20,8 @@ pub(crate) struct Exchange {
     pub(crate) raw: Option<Bytes>,
     /// Its trace, which goes on where the request runs again.
     pub(crate) trace: Option<Box<TraceContext>>,
+    /// How far its stream at the server was read, if the next owner could request the rest.
+    pub(crate) position: Option<Box<Position>>,
     pub(crate) began: Millis,
     /// When it times out unless the server sends a message for it first.
     pub(crate) silent_at: Millis,
@@ -39,6 +41,7 @@ impl Exchange {
             progress: None,
             raw: None,
             trace: None,
+            position: None,
             began: now,
             silent_at: never,
             ends_at: never,

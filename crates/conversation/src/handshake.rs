@@ -12,6 +12,9 @@ use crate::Definition;
 use crate::state::State;
 use crate::step_context::StepContext;
 
+/// Longest state of a link, in bytes. A link with a longer one is not carried on.
+const SAVED_LINK_BYTES_MAX: usize = 8 << 10;
+
 /// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
@@ -45,6 +48,8 @@ pub(crate) struct Client {
     pub(crate) server_has_tools: bool,
     /// The definition of the server that made the last handshake.
     pub(crate) definition: Option<Definition>,
+    /// What the link saved for the next owner.
+    saved_link: Option<Arc<str>>,
     /// The definition of the server to which the link is, or was, opened.
     chosen: Option<Definition>,
     /// The server is another one than that of the last handshake.
@@ -81,6 +86,7 @@ impl Client {
             promised_lists: None,
             server_has_tools: false,
             definition: None,
+            saved_link: None,
             chosen: None,
             is_replaced: false,
         })
@@ -100,6 +106,7 @@ impl Client {
             promised_lists: state.promised_lists(),
             server_has_tools: state.tools,
             definition: state.definition,
+            saved_link: state.link.as_deref().map(Arc::from),
             chosen: None,
             is_replaced: false,
         }
@@ -176,9 +183,24 @@ impl Handshake {
         self.client.as_deref()
     }
 
-    /// The bytes of the stored parameters of `initialize`.
+    /// The bytes of the stored parameters of `initialize`, and of what the link saved.
     pub(crate) fn bytes(&self) -> usize {
-        self.client.as_ref().map_or(0, |client| client.params.len())
+        let of_link = |client: &Client| client.saved_link.as_ref().map_or(0, |state| state.len());
+        self.client.as_ref().map_or(0, |client| client.params.len() + of_link(client))
+    }
+
+    /// What the link saved for the next owner.
+    pub(crate) fn saved_link(&self) -> Option<&Arc<str>> {
+        self.client.as_ref()?.saved_link.as_ref()
+    }
+
+    /// The link saved this, or nothing is left of what it saved. Returns whether that changes anything.
+    pub(crate) fn set_saved_link(&mut self, state: Option<Arc<str>>) -> bool {
+        let state = state.filter(|state| (1..=SAVED_LINK_BYTES_MAX).contains(&state.len()));
+        let Some(client) = &mut self.client else { return false };
+        let is_changed = client.saved_link != state;
+        client.saved_link = state;
+        is_changed
     }
 
     /// The negotiated revision; before the negotiation, the assumed one.

@@ -33,6 +33,7 @@ mod parts;
 mod persisted;
 mod posts;
 mod restore;
+mod resumable;
 mod resuming;
 mod saved;
 mod saved_ids;
@@ -58,7 +59,7 @@ pub use journal::StateChange;
 pub use limits::Limits;
 #[cfg(feature = "mutants")]
 pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};
-pub use saved::{ReplayBuffer, Saved, Unreadable};
+pub use saved::{ReplayBuffer, Saved, SavedLink, Unreadable};
 pub use session::{Load, Session};
 pub use setup::{Rerun, SessionSetup};
 

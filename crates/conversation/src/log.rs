@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use crate::entry::{EntryKind, Mark};
 use crate::owner_tags::OwnerTags;
+use crate::resumable::StreamPosition;
 use crate::sparse::Sparse;
 use crate::{Effect, EventId, Limits, Millis, OwnerTag, entry};
 
@@ -36,6 +37,8 @@ pub(crate) struct Logged {
     /// Its stream; 0 for a checkpoint, which belongs to no stream.
     pub(crate) stream: u64,
     pub(crate) what: EntryKind,
+    /// How far a stream of the server was read when it was written.
+    position: Option<Box<StreamPosition>>,
     at: Millis,
 }
 
@@ -56,7 +59,7 @@ impl Log {
     /// A restored log: the store holds every entry.
     pub(crate) fn restored(
         first: u64,
-        entries: Vec<(u64, EntryKind)>,
+        entries: Vec<(u64, EntryKind, Option<Box<StreamPosition>>)>,
         owner_tags: OwnerTags,
         at: Millis,
     ) -> Self {
@@ -67,11 +70,11 @@ impl Log {
             handed_out: last,
             newest_final: 0,
             floor_sent: first,
-            bytes: entries.iter().map(|(_, what)| what.size()).sum(),
+            bytes: entries.iter().map(|(_, what, position)| size(what, position.as_deref())).sum(),
             entries: if entries.is_empty() {
                 Sparse::default()
             } else {
-                let logged = |(stream, what)| Logged { stream, what, at };
+                let logged = |(stream, what, position)| Logged { stream, what, position, at };
                 Sparse::new(entries.into_iter().map(logged).collect())
             },
             owner_tags,
@@ -142,8 +145,22 @@ impl Log {
         }
         // Most streams with a listener never get another entry.
         let entries = self.entries.get_or_insert_with(|| VecDeque::with_capacity(1));
-        entries.push_back(Logged { stream, what, at });
+        entries.push_back(Logged { stream, what, position: None, at });
         number
+    }
+
+    /// Adds a position to the newest entry that has none and was not returned to be appended. Returns it
+    /// if there is no such entry.
+    pub(crate) fn add_position(&mut self, position: StreamPosition) -> Option<StreamPosition> {
+        let from = self.handed_out.max(self.first - 1) + 1 - self.first;
+        let entries = self.entries.get_mut().into_iter().flatten();
+        let is_free = |logged: &&mut Logged| logged.position.is_none() && !logged.is_checkpoint();
+        let Some(entry) = entries.skip(from as usize).filter(is_free).last() else {
+            return Some(position);
+        };
+        self.bytes += position.bytes();
+        entry.position = Some(Box::new(position));
+        None
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&Logged> {
@@ -179,7 +196,7 @@ impl Log {
             .map(|(number, logged)| {
                 let by = self.owner_tags.of(number);
                 let by = if mutant!("sign_all_entries") { self.owner_tags.current() } else { by };
-                entry::encode(logged.stream, by, &logged.what)
+                entry::encode(logged.stream, by, &logged.what, logged.position.as_deref())
             })
             .collect()
     }
@@ -238,7 +255,7 @@ impl Log {
         let (mut gone, mut bytes) = (0, self.bytes);
         for (_, logged) in old {
             gone += 1;
-            bytes -= logged.what.size();
+            bytes -= logged.size();
         }
         let (events_max, bytes_max) = (events_max(limits), limits.log_bytes_max);
         let len = self.entries().len();
@@ -260,7 +277,7 @@ impl Log {
                 if !goes {
                     break;
                 }
-                bytes -= oldest.what.size();
+                bytes -= oldest.size();
                 gone += 1;
             }
         }
@@ -295,7 +312,7 @@ impl Log {
     pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
         let entries = self.entries.get_mut()?;
         let oldest = entries.pop_front()?;
-        self.bytes -= oldest.what.size();
+        self.bytes -= oldest.size();
         self.first += 1;
         if entries.is_empty() {
             // An idle session keeps no buffer.
@@ -320,6 +337,11 @@ impl Log {
     }
 }
 
+/// The size of an entry for the limit in bytes.
+fn size(what: &EntryKind, position: Option<&StreamPosition>) -> usize {
+    what.size() + position.map_or(0, StreamPosition::bytes)
+}
+
 /// The minimum: an event and a checkpoint.
 fn events_max(limits: &Limits) -> usize {
     limits.log_events_max.max(2)
@@ -329,6 +351,10 @@ impl Logged {
     /// When it was written.
     pub(crate) fn at(&self) -> Millis {
         self.at
+    }
+
+    fn size(&self) -> usize {
+        size(&self.what, self.position.as_deref())
     }
 
     fn is_checkpoint(&self) -> bool {

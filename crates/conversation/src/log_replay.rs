@@ -7,9 +7,10 @@ use bytes::Bytes;
 use thin_vec::ThinVec;
 
 use crate::checkpoint::{Checkpoint, OpenServerRequest};
-use crate::entry::{EntryKind, Mark};
+use crate::entry::{Decoded, EntryKind, Mark};
 use crate::log::Log;
 use crate::owner_tags::OwnerTags;
+use crate::resumable::{Positions, StreamPosition};
 use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, ReplayBuffer, Unreadable, entry};
@@ -20,6 +21,7 @@ pub(crate) struct ReplayedLog {
     pub(crate) table: StreamTable,
     pub(crate) tombstones: ThinVec<Tombstone>,
     pub(crate) server_requests: Vec<OpenServerRequest>,
+    pub(crate) positions: Option<Positions>,
 }
 
 /// Replays a log that `owner_tag` continues, after the `former` owners, newest first.
@@ -39,7 +41,7 @@ pub(crate) fn replay_log(
         log.iter().map(|(_, entry)| entry::decode(entry)).collect::<Result<_, _>>()?;
     let (checkpoint, mut carried) = last_checkpoint(first, &entries)?;
     let mut seen = carried.owner_tags().ok_or(Unreadable::LOG)?;
-    for (number, (_, by, _)) in (first..).zip(&entries) {
+    for (number, (_, by, ..)) in (first..).zip(&entries) {
         if !seen.iter().any(|(known, _)| known == by) {
             seen.push((*by, number));
         }
@@ -47,22 +49,31 @@ pub(crate) fn replay_log(
     let mut replay = LogReplay {
         tombstones: carried.tombstones(now),
         server_requests: carried.server_requests().ok_or(Unreadable::LOG)?,
+        positions: Positions::restored(carried.take_positions()).unwrap_or_default(),
         table: carried.streams(),
     };
     // A checkpoint holds its streams as they were when it was written.
     let carried: Vec<u64> = replay.table.iter().map(|(number, _)| number).collect();
-    for (number, (stream, _, what)) in (first..).zip(&entries) {
+    for (number, (stream, _, what, read)) in (first..).zip(&entries) {
         let is_carried = number < checkpoint && carried.binary_search(stream).is_ok();
         replay.add_entry(number, *stream, what, is_carried)?;
+        // A checkpoint has the positions as they were when it was written.
+        if let Some(read) = read.as_deref() {
+            let is_newer = number > checkpoint;
+            replay
+                .add_position(read, is_newer, |at| is_newer || carried.binary_search(&at).is_err());
+        }
     }
-    let LogReplay { table, tombstones, server_requests } = replay;
+    let LogReplay { table, tombstones, server_requests, positions } = replay;
+    let positions = Positions::restored(positions.standalone());
     let owner_tags = OwnerTags::restored(seen, former, owner_tag, next);
-    let entries = entries.into_iter().map(|(stream, _, what)| (stream, what)).collect();
+    let entries = entries.into_iter().map(|(stream, _, what, read)| (stream, what, read)).collect();
     Ok(ReplayedLog {
         log: Log::restored(first, entries, owner_tags, now),
         table,
         tombstones,
         server_requests,
+        positions,
     })
 }
 
@@ -74,10 +85,8 @@ pub(crate) fn outline(
 ) -> String {
     let described = |requests: &[StreamRequest]| -> Vec<_> {
         let rerun = |request: &StreamRequest| request.rerun.as_ref().map(|rerun| rerun.sure);
-        requests
-            .iter()
-            .map(|request| (request.id.to_json(), request.final_response, rerun(request)))
-            .collect()
+        let read = |request: &StreamRequest| request.resumable.clone().and_then(|r| r.position);
+        requests.iter().map(|r| (r.id.to_json(), r.final_response, rerun(r), read(r))).collect()
     };
     let mut outline = String::new();
     for (number, Stream { requests, last, trimmed, closed, sent_server_request, .. }) in
@@ -108,11 +117,8 @@ impl ReplayBuffer {
 }
 
 /// The newest checkpoint and its number. It contains everything of the older ones.
-fn last_checkpoint(
-    first: u64,
-    entries: &[(u64, OwnerTag, EntryKind)],
-) -> Result<(u64, Checkpoint), Unreadable> {
-    let newest = (first..).zip(entries).filter_map(|(number, (_, _, what))| match what {
+fn last_checkpoint(first: u64, entries: &[Decoded]) -> Result<(u64, Checkpoint), Unreadable> {
+    let newest = (first..).zip(entries).filter_map(|(number, (_, _, what, _))| match what {
         EntryKind::Checkpoint(carried) => Some((number, carried)),
         _ => None,
     });
@@ -127,9 +133,19 @@ struct LogReplay {
     table: StreamTable,
     tombstones: ThinVec<Tombstone>,
     server_requests: Vec<OpenServerRequest>,
+    positions: Positions,
 }
 
 impl LogReplay {
+    /// A stream of the server was read so far when an entry was written.
+    fn add_position(&mut self, read: &StreamPosition, is_newer: bool, may: impl Fn(u64) -> bool) {
+        match read.about {
+            None if is_newer => self.positions.note_standalone(read.position.clone()),
+            None => {}
+            Some(_) => self.table.note_position(read, may),
+        }
+    }
+
     fn add_entry(
         &mut self,
         number: u64,

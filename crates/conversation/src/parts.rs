@@ -6,6 +6,8 @@
 //! [`Resuming`], [`Admission`], [`IdleTimes`]. This module has the rules that need nearly all
 //! parts: events of the client (`client_events`), and events of the server (`server_events`).
 
+use std::sync::Arc;
+
 use protocol::{Method, Request, Response};
 
 use crate::admission::Admission;
@@ -33,7 +35,7 @@ use crate::streams::Streams;
 use crate::tools::Tools;
 use crate::waiting::WaitingMessages;
 use crate::write_barrier::{StorePosition, WriteBarrier, unacknowledged};
-use crate::{BudgetVerdict, Cause, Effect, Ending, Event, Millis, OwnerTag, SinkId};
+use crate::{BudgetVerdict, Cause, Effect, Ending, Event, Millis, OwnerTag, SavedLink, SinkId};
 
 mod client_events;
 mod server_events;
@@ -72,10 +74,14 @@ impl Parts {
     /// The restored parts of a session, before what its last owner had begun is settled.
     pub(crate) fn from_restored(restored: Restored, now: Millis) -> Self {
         let Restored { handshake, streams, persisted, ended } = restored;
+        let mut link = ServerLink::new();
+        if handshake.saved_link().is_some() {
+            link.carry_on();
+        }
         Self {
             lifecycle: Lifecycle::new(now),
             handshake,
-            link: ServerLink::new(),
+            link,
             posts: Posts::new(),
             ended,
             kept: KeptResults::default(),
@@ -147,6 +153,7 @@ impl Parts {
         context: &mut StepContext<'_>,
         server_requests: Vec<OpenServerRequest>,
     ) {
+        let asked: Vec<u64> = server_requests.iter().map(|(_, stream, _)| *stream).collect();
         // A server request is withdrawn before the final response to its request.
         if !mutant!("questions_are_not_withdrawn") {
             for server_request in server_requests {
@@ -155,8 +162,12 @@ impl Parts {
         }
         if !mutant!("settle_no_stream") {
             for stream in self.streams.open_request_streams() {
-                self.admission().settle_stream(context, stream);
+                let has_open = asked.contains(&stream);
+                self.admission().settle_stream(context, stream, has_open);
             }
+        }
+        if self.posts.exchanges().iter().any(|exchange| exchange.position.is_some()) {
+            self.link.open_link(context);
         }
         self.streams.close_deserted_for_long(context);
     }
@@ -167,6 +178,7 @@ impl Parts {
             return;
         }
         self.prepare_to_leave(context);
+        self.streams.write_positions();
         self.streams.trim_log(context, &self.barrier, &self.posts, &self.server_requests);
         // The state first: the owner saves it before it appends the entries that changed with it.
         if mutant!("hand_out_entries_before_the_state") {
@@ -271,8 +283,43 @@ impl Parts {
     fn close_idle_link(&mut self, context: &mut StepContext<'_>) {
         let idles_at = self.idle_times(context.setup).link_idles_at();
         if idles_at.is_some_and(|at| at <= context.now) {
-            self.link.close_link(context);
+            self.close_link(context);
         }
+    }
+
+    /// Closes the link; the next one begins anew.
+    fn close_link(&mut self, context: &mut StepContext<'_>) {
+        self.link.close_link(context);
+        self.forget_saved_link();
+    }
+
+    /// What the link has saved is of no use any more.
+    fn forget_saved_link(&mut self) {
+        let is_changed = self.handshake.set_saved_link(None);
+        self.persisted.note_link_change(is_changed);
+    }
+
+    /// The link saved this for the next owner. A duplex session has none.
+    pub(crate) fn on_link_saved(&mut self, context: &StepContext<'_>, state: Arc<str>) {
+        if !context.is_duplex() {
+            let is_changed = self.handshake.set_saved_link(Some(state));
+            self.persisted.note_link_change(is_changed);
+        }
+    }
+
+    /// What a former owner's link saved, if the next link is to carry it on.
+    pub(crate) fn saved_link(&self) -> Option<SavedLink> {
+        let state = self.handshake.saved_link().filter(|_| self.link.carries_on())?;
+        let standalone = self.streams.standalone_positions().map(|position| (None, position));
+        let resumed = self.posts.exchanges().iter().filter_map(|exchange| {
+            let position = exchange.position.as_deref().cloned()?;
+            Some((Some(exchange.id.clone()), position))
+        });
+        Some(SavedLink {
+            definition: self.handshake.definition(),
+            state: Arc::clone(state),
+            positions: standalone.chain(resumed).collect(),
+        })
     }
 
     /// The server is to be left as soon as it is idle.
@@ -285,7 +332,7 @@ impl Parts {
     pub(crate) fn on_server_room_wanted(&mut self, context: &mut StepContext<'_>) {
         let makes_room_at = self.idle_times(context.setup).link_makes_room_at();
         if makes_room_at.is_some_and(|at| at <= context.now) {
-            self.link.close_link(context);
+            self.close_link(context);
         }
     }
 
@@ -325,7 +372,7 @@ impl Parts {
                 // Kept results and waiting messages are in no log.
                 let keeps_nothing = self.kept.is_empty() && self.waiting.len() == 0;
                 if keeps_nothing && self.idle_times(context.setup).may_sleep_now(context.now) {
-                    self.link.close_link(context);
+                    self.close_link(context);
                     self.lifecycle.fall_asleep();
                 }
             }
@@ -425,7 +472,7 @@ impl Parts {
         if let Some(sink) = context.setup.duplex.filter(|_| cause != Cause::Disconnected) {
             context.finish_sink(sink, Ending::Proper);
         }
-        self.link.close_link(context);
+        self.link.end_link(context);
         self.handshake.note_over();
         self.lifecycle.end_for_good();
         context.effects.push(Effect::Over { cause });
@@ -466,7 +513,7 @@ impl Parts {
             self.mirroring.fail_parked(context, &error);
             self.delivery().settle_all_with_error(context, &error);
             // The responses of the server could not be forwarded any more.
-            self.link.close_link(context);
+            self.link.leave_link(context);
         }
         if self.has_no_work() {
             self.delivery().withdraw_all_requests(context, "the node stopped");
@@ -484,7 +531,7 @@ impl Parts {
             return self.end_session(context, Cause::Stopping);
         }
         self.streams.finish_all_sinks(context, Ending::Moved);
-        self.link.close_link(context);
+        self.link.leave_link(context);
         self.handshake.note_over();
         context.effects.push(Effect::Over { cause: leaving.cause() });
     }

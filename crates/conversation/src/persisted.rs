@@ -37,6 +37,8 @@ pub(crate) struct Persisted {
     ids: Sparse<Ids>,
     /// The state changed since it was saved last.
     is_changed: bool,
+    /// What the link saved has changed since the state was saved last.
+    is_link_changed: bool,
     /// What changed, if the state is long.
     journal: Sparse<Journal>,
     /// The version that was saved last.
@@ -74,6 +76,7 @@ impl Persisted {
             },
             ids: Sparse::from_option(ids),
             is_changed: false,
+            is_link_changed: false,
             journal: Sparse::from_option(journal),
             newest: version,
             held: version,
@@ -83,6 +86,12 @@ impl Persisted {
     /// A part of the saved state has changed.
     pub(crate) fn note_change(&mut self, is_changed: bool) {
         self.is_changed |= is_changed;
+    }
+
+    /// What the link saved has changed.
+    pub(crate) fn note_link_change(&mut self, is_changed: bool) {
+        self.is_changed |= is_changed;
+        self.is_link_changed |= is_changed;
     }
 
     pub(crate) fn level(&self) -> Option<LogLevel> {
@@ -248,9 +257,11 @@ impl Persisted {
 
     /// What is to be saved: all of a short state, what changed of a long one.
     fn change(&mut self, limits: &Limits, handshake: &Handshake) -> StateChange {
+        let is_link_changed = std::mem::take(&mut self.is_link_changed);
         let changes = self.journal.get_mut().and_then(Journal::take_changes);
         if let Some(changes) = changes {
             let mut difference = self.without_collections(handshake);
+            difference.link = is_link_changed.then(|| saved_link(handshake).unwrap_or_default());
             difference.changes = changes.into();
             let encoded = difference.encode();
             if let Some(journal) = self.journal.get_mut() {
@@ -280,6 +291,7 @@ impl Persisted {
     /// The newest state and its version.
     pub(crate) fn saved(&self, handshake: &Handshake) -> (u64, Arc<[u8]>) {
         let mut state = self.without_collections(handshake);
+        state.link = saved_link(handshake);
         state.subscriptions = Cow::Borrowed(self.subscriptions());
         if let Some(ids) = self.ids.get() {
             state.cancelled = ids.cancelled.as_slice().to_vec();
@@ -288,13 +300,17 @@ impl Persisted {
         (self.newest, state.encode())
     }
 
-    fn without_collections(&self, handshake: &Handshake) -> State<'static> {
+    fn without_collections<'a>(&self, handshake: &Handshake) -> State<'a> {
         let mut state = State::new(self.level, &handshake.promised_lists());
         state.definition = handshake.definition();
         state.initialized = handshake.is_live();
         state.tools = handshake.server_has_tools();
         state
     }
+}
+
+fn saved_link(handshake: &Handshake) -> Option<Cow<'_, str>> {
+    handshake.saved_link().map(|state| Cow::Borrowed(&**state))
 }
 
 #[cfg(test)]

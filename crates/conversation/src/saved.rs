@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::Revision;
+use protocol::{Position, RequestId, Revision};
 
-use crate::OwnerTag;
+use crate::{Definition, OwnerTag};
 
 /// The stored form of a session.
 #[derive(Clone, Debug)]
@@ -22,6 +22,17 @@ pub struct Saved {
     pub former: Vec<OwnerTag>,
     /// The log, by number.
     pub log: Vec<(u64, Bytes)>,
+}
+
+/// What the link of a former owner has saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedLink {
+    /// The definition of the server that it led to, if that is known.
+    pub definition: Option<Definition>,
+    /// Its state.
+    pub state: Arc<str>,
+    /// How far each stream of the server was read: those of requests in flight, and others.
+    pub positions: Vec<(Option<RequestId>, Position)>,
 }
 
 /// Every entry of a session's log that can be replayed, encoded.

@@ -37,11 +37,14 @@ pub(crate) struct ServerLink {
     /// Requests that wait until it is known whether they may run a second time. Each is an
     /// exchange, so `exchanges_max` bounds them.
     undecided: ThinVec<Request>,
-    failures: u32,
+    /// Stays at its maximum.
+    failures: u8,
     /// The server is to be left as soon as it is idle.
     is_retired: bool,
-    /// The number of the session's next own request to the server.
-    next_own: u64,
+    /// The next link goes on where that of a former owner was.
+    carries_on: bool,
+    /// The number of the session's next own request to the server. 32 bits are more than a session sends.
+    next_own: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,6 +78,7 @@ impl ServerLink {
             undecided: ThinVec::new(),
             failures: 0,
             is_retired: false,
+            carries_on: false,
             next_own: 1,
         }
     }
@@ -107,6 +111,15 @@ impl ServerLink {
             State::Up { since } => Some(since.max(used_at)),
             _ => None,
         }
+    }
+
+    /// The next link goes on where that of a former owner was.
+    pub(crate) fn carry_on(&mut self) {
+        self.carries_on = true;
+    }
+
+    pub(crate) fn carries_on(&self) -> bool {
+        self.carries_on
     }
 
     /// The server that the link leads to is to be left as soon as it is idle.
@@ -176,6 +189,23 @@ impl ServerLink {
         self.drop_waiting();
     }
 
+    /// Closes the link, and leaves what it has saved to the next owner.
+    pub(crate) fn leave_link(&mut self, context: &mut StepContext<'_>) {
+        if !matches!(self.state, State::Down { .. }) {
+            self.state = State::Down { again_at: context.now };
+            context.effects.push(Effect::LeaveLink);
+        }
+        self.drop_waiting();
+    }
+
+    /// As [`Self::close_link`], for a session that ends. What a former owner's link has saved is ended too.
+    pub(crate) fn end_link(&mut self, context: &mut StepContext<'_>) {
+        if self.carries_on && matches!(self.state, State::Down { .. }) {
+            context.effects.extend([Effect::OpenLink, Effect::CloseLink]);
+        }
+        self.close_link(context);
+    }
+
     fn drop_waiting(&mut self) {
         self.queue.clear();
         self.undecided.clear();
@@ -190,6 +220,7 @@ impl ServerLink {
         let (State::Opening { until }, Some(client)) = (self.state, client) else { return };
         let asked = client.revision.asked_of_servers();
         let params = protocol::with_protocol_version(&client.params, asked);
+        self.carries_on = false;
         self.state = State::Initializing { until };
         self.send_own(context, Method::Initialize, Some(&params));
     }
@@ -221,7 +252,7 @@ impl ServerLink {
     /// A request of the session itself.
     pub(crate) fn own_request(&mut self, method: Method, params: Option<&[u8]>) -> Request {
         let id = RequestId::from(format!("{OWN_PREFIX}{}:{}", method.as_str(), self.next_own));
-        self.next_own += 1;
+        self.next_own = self.next_own.wrapping_add(1);
         Request::new(id, method, params)
     }
 
@@ -278,7 +309,8 @@ impl ServerLink {
 
     /// The handshake failed, or the link is closed: the next one is opened after a wait.
     pub(crate) fn note_failure(&mut self, now: Millis) {
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
+        self.carries_on = false;
         self.state = State::Down { again_at: now.plus(self.backoff()) };
         self.drop_waiting();
     }

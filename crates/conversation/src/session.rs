@@ -14,7 +14,9 @@ use crate::parts::Parts;
 use crate::restore::Restored;
 use crate::setup::Setup;
 use crate::step_context::StepContext;
-use crate::{Cause, Effect, Event, Millis, ReplayBuffer, Saved, SessionSetup, SinkId, Unreadable};
+use crate::{
+    Cause, Effect, Event, Millis, ReplayBuffer, Saved, SavedLink, SessionSetup, SinkId, Unreadable,
+};
 
 /// One client session.
 pub struct Session {
@@ -88,9 +90,16 @@ impl Session {
                 parts.on_backend_chosen(definition, is_replaced)
             }
             Event::LinkUp => parts.on_link_up(context),
-            Event::ServerMessage { message, about } => {
+            Event::ServerMessage { message, about, position: None } => {
                 parts.on_server_message(context, message, about.as_ref())
             }
+            Event::ServerMessage { message, about, position: Some(position) } => {
+                parts.on_positioned_message(context, message, about.as_ref(), position)
+            }
+            Event::ServerAdvanced { about, position } => {
+                parts.on_server_advanced(context, about.as_ref(), position)
+            }
+            Event::LinkSaved { state } => parts.on_link_saved(context, state),
             Event::Unsent { message } => parts.on_unsent(context, message),
             Event::ServerRoomWanted => parts.on_server_room_wanted(context),
             Event::ServerRetired => parts.on_server_retired(context),
@@ -198,6 +207,12 @@ impl Session {
     /// never changed.
     pub fn saved(&self) -> (u64, Arc<[u8]>) {
         self.parts.persisted.saved(&self.parts.handshake)
+    }
+
+    /// What the link that [`Effect::OpenLink`] requests carries on, if the link of a former owner saved
+    /// something.
+    pub fn saved_link(&self) -> Option<SavedLink> {
+        self.parts.saved_link()
     }
 
     /// Every entry that can be replayed, for a re-assertion.

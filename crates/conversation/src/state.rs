@@ -41,6 +41,10 @@ pub(crate) struct State<'a> {
     /// field ignores it, and leaves it out of what it saves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) definition: Option<Definition>,
+    /// What the link saved for the next owner. Of a difference: only if it has changed; empty if nothing is
+    /// left of it. A version that does not know this field ignores it, as it does the definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tools: bool,
     /// The ids of requests that were cancelled, and whose cancellation is in no log, oldest first.
@@ -84,7 +88,8 @@ impl State<'_> {
     pub(crate) fn encode(&self) -> Arc<[u8]> {
         let uris: usize = self.subscriptions.iter().map(|uri| uri.len() + 3).sum();
         let changes: usize = self.changes.iter().map(Change::encoded_bytes).sum();
-        let mut encoded = Vec::with_capacity(uris + changes + REST_BYTES);
+        let link = self.link.as_ref().map_or(0, |link| link.len());
+        let mut encoded = Vec::with_capacity(uris + changes + link + REST_BYTES);
         // Writing strings and numbers to memory cannot fail.
         let written = serde_json::to_writer(&mut encoded, self);
         if written.is_ok() { encoded.into() } else { Arc::default() }
@@ -125,6 +130,10 @@ impl State<'_> {
         self.lists = difference.lists;
         self.definition = difference.definition;
         self.tools = difference.tools;
+        if let Some(link) = difference.link {
+            let link = Some(link).filter(|link| !link.is_empty());
+            self.link = link.map(|link| Cow::Owned(link.into_owned()));
+        }
         for change in difference.changes.into_owned() {
             match change {
                 Change::Subscribed(uri) => drop(self.subscriptions.to_mut().insert(uri)),

@@ -5,6 +5,7 @@ use protocol::RequestId;
 use crate::Millis;
 use crate::entry::{NewStreamRequest, Rerunnable};
 use crate::exchange::PostId;
+use crate::resumable::{Resumable, StreamPosition};
 
 /// A stream of the log.
 pub(crate) struct Stream {
@@ -34,6 +35,7 @@ impl Stream {
     ) -> Self {
         let request = |new_request: &NewStreamRequest| StreamRequest {
             rerun: new_request.rerun.clone(),
+            resumable: new_request.resumable.clone(),
             ..StreamRequest::new(new_request.id.clone(), 0)
         };
         Self::new(number, new_requests.iter().map(request).collect(), post)
@@ -44,6 +46,16 @@ impl Stream {
         if let Some(request) = self.requests.iter_mut().find(|request| request.id == *id) {
             *request = StreamRequest::new(id.clone(), number);
         }
+    }
+
+    /// A request's stream at the server was read so far. Returns whether this stream answers it.
+    pub(crate) fn note_position(&mut self, read: &StreamPosition) -> bool {
+        let is_named = |request: &&mut StreamRequest| {
+            Some(&request.id) == read.about.as_ref() && !request.is_settled()
+        };
+        let request = self.requests.iter_mut().find(is_named);
+        let resumable = request.and_then(|request| request.resumable.as_mut());
+        resumable.map(|resumable| resumable.position = Some(read.position.clone())).is_some()
     }
 
     pub(crate) fn is_standalone(&self) -> bool {
@@ -68,7 +80,9 @@ impl Tombstone {
     /// Reduces a stream to what its client may still resume.
     pub(crate) fn of(number: u64, stream: Stream, now: Millis) -> Self {
         let Stream { last, mut requests, .. } = stream;
-        requests.iter_mut().for_each(|request| (request.rerun, request.progress) = (None, None));
+        requests.iter_mut().for_each(|request| {
+            *request = StreamRequest::new(request.id.clone(), request.final_response)
+        });
         Self { stream: number, last, requests, ended_at: now }
     }
 
@@ -87,11 +101,13 @@ pub(crate) struct StreamRequest {
     pub(crate) rerun: Option<Rerunnable>,
     /// Its newest progress at a former owner, if the log does not hold that any more.
     pub(crate) progress: Option<f64>,
+    /// How the next owner may wait for its response.
+    pub(crate) resumable: Option<Box<Resumable>>,
 }
 
 impl StreamRequest {
     pub(crate) fn new(id: RequestId, final_response: u64) -> Self {
-        Self { id, final_response, rerun: None, progress: None }
+        Self { id, final_response, rerun: None, progress: None, resumable: None }
     }
 
     pub(crate) fn is_settled(&self) -> bool {

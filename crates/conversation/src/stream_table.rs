@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::resumable::StreamPosition;
 use crate::sparse::Sparse;
 use crate::stream::Stream;
 
@@ -47,6 +48,14 @@ impl StreamTable {
             self.0.clear();
         }
         Some(stream)
+    }
+
+    /// A request's stream at the server was read so far, if one of the streams that `may` allows answers
+    /// the request.
+    pub(crate) fn note_position(&mut self, read: &StreamPosition, may: impl Fn(u64) -> bool) {
+        let streams = self.0.get_mut().into_iter().flat_map(|all| all.iter_mut().rev());
+        let mut allowed = streams.filter(|(number, _)| may(*number));
+        let _is_found = allowed.any(|(_, stream)| stream.note_position(read));
     }
 
     /// All, oldest first.

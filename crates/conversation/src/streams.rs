@@ -6,7 +6,7 @@
 //! the log no longer keeps is trimmed (`trimming`).
 
 use bytes::Bytes;
-use protocol::{RequestId, Revision};
+use protocol::{Position, RequestId, Revision};
 use thin_vec::ThinVec;
 
 use crate::checkpoint::OpenServerRequest;
@@ -15,6 +15,8 @@ use crate::entry::{EntryKind, Mark, NewStreamRequest, ServerRequestId};
 use crate::exchange::PostId;
 use crate::log::Log;
 use crate::log_replay::{self, ReplayedLog};
+use crate::resumable::{Positions, StreamPosition};
+use crate::sparse::Sparse;
 use crate::step_context::StepContext;
 use crate::stream::{Stream, Tombstone};
 use crate::stream_table::StreamTable;
@@ -34,6 +36,8 @@ pub(crate) struct Streams {
     log: Log,
     /// Streams that cannot be replayed any more, oldest first.
     tombstones: ThinVec<Tombstone>,
+    /// How far the server's streams were read.
+    positions: Sparse<Positions>,
     /// The seed of the jitter of `retry`.
     seed: u64,
 }
@@ -45,15 +49,17 @@ impl Streams {
             attachments: Attachments::default(),
             log: Log::new(owner_tag),
             tombstones: ThinVec::new(),
+            positions: Sparse::default(),
             seed: seed | 1,
         }
     }
 
     /// The streams of a restored log, and its open server requests.
     pub(crate) fn restored(replayed: ReplayedLog, seed: u64) -> (Self, Vec<OpenServerRequest>) {
-        let ReplayedLog { log, table, tombstones, server_requests } = replayed;
-        let attachments = Attachments::default();
-        (Self { table, attachments, log, tombstones, seed: seed | 1 }, server_requests)
+        let ReplayedLog { log, table, tombstones, server_requests, positions } = replayed;
+        let (attachments, positions) = (Attachments::default(), Sparse::from_option(positions));
+        let seed = seed | 1;
+        (Self { table, attachments, log, tombstones, positions, seed }, server_requests)
     }
 
     /// What the log must contain of the streams and of these open server requests, as text.
@@ -68,6 +74,42 @@ impl Streams {
     /// Another owner writes from now on.
     pub(crate) fn succeed_owner(&mut self, owner_tag: OwnerTag) {
         self.log.succeed(owner_tag);
+    }
+
+    /// A stream of the server was read so far. An entry of this step has the position, or a later one if
+    /// none is written.
+    pub(crate) fn note_read(&mut self, about: Option<RequestId>, position: Position) {
+        let positions = self.positions.get_or_insert_with(Positions::default);
+        positions.note_read(StreamPosition { about, position });
+    }
+
+    /// Adds positions to the entries that are still to be appended, as far as there are any.
+    pub(crate) fn write_positions(&mut self) {
+        let Some(positions) = self.positions.get_mut().filter(|p| p.has_unwritten()) else {
+            return;
+        };
+        while let Some(read) = positions.take_unwritten() {
+            // The response of a request that no stream answers is not waited for by another owner.
+            let is_open = |about: &RequestId| {
+                self.table.iter().any(|(_, stream)| !stream.closed && stream.answers(about))
+            };
+            if read.about.as_ref().is_some_and(|about| !is_open(about)) {
+                continue;
+            }
+            if let Some(read) = self.log.add_position(read.clone()) {
+                positions.note_read(read);
+                return;
+            }
+            match read.about {
+                None => positions.note_standalone(read.position),
+                Some(_) => self.table.note_position(&read, |_| true),
+            }
+        }
+    }
+
+    /// How far the server's streams that belong to no request were read, as the log has it.
+    pub(crate) fn standalone_positions(&self) -> impl Iterator<Item = Position> {
+        self.positions.get().into_iter().flat_map(Positions::standalone)
     }
 
     /// The entries that were written since the last append.

@@ -13,6 +13,7 @@ use thin_vec::ThinVec;
 
 use crate::entry::{NewStreamRequest, Rerunnable, read_request};
 use crate::exchange::Exchange;
+use crate::resumable::Resumable;
 use crate::setup::Rerun;
 use crate::step_context::StepContext;
 
@@ -109,13 +110,15 @@ impl Tools {
         &self,
         context: &StepContext<'_>,
         exchange: &Exchange,
+        is_resumable: bool,
     ) -> NewStreamRequest {
         let rerun = exchange.raw.clone().and_then(|raw| {
             let verdict = self.verdict(context, &read_request(&raw)?);
             let (sure, trace) = (verdict == Verdict::Yes, exchange.trace.clone());
             (verdict != Verdict::No).then_some(Rerunnable { raw, sure, trace })
         });
-        NewStreamRequest { id: exchange.id.clone(), rerun }
+        let resumable = is_resumable.then(|| Resumable::of(exchange)).flatten();
+        NewStreamRequest { id: exchange.id.clone(), rerun, resumable }
     }
 }
 

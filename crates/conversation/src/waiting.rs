@@ -3,6 +3,7 @@
 //! They are in no log: no client has received them, and they are lost with this owner.
 
 use bytes::Bytes;
+use protocol::Position;
 use thin_vec::ThinVec;
 
 use crate::Fact;
@@ -20,6 +21,8 @@ pub(crate) struct Waiting {
     pub(crate) server_request: Option<ServerRequestId>,
     /// May it be sent before the client sent `initialized` (RPC-11)?
     pub(crate) early: bool,
+    /// How far the server's stream was read with it, if that belongs to no request.
+    pub(crate) position: Option<Box<Position>>,
 }
 
 impl WaitingMessages {
@@ -42,6 +45,13 @@ impl WaitingMessages {
             context.count_fact(Fact::Dropped);
         }
         self.0.push(message);
+    }
+
+    /// The server's stream was read so far with the newest message.
+    pub(crate) fn note_position(&mut self, position: Box<Position>) {
+        if let Some(newest) = self.0.last_mut() {
+            newest.position = Some(position);
+        }
     }
 
     /// Takes all messages, to send some of them and put the others back.
@@ -75,7 +85,7 @@ mod tests {
         let effects = step_of_part(limits, Millis(0), |context| {
             for data in ["1", "2"] {
                 let data = Bytes::from_static(data.as_bytes());
-                let message = Waiting { data, server_request: None, early: false };
+                let message = Waiting { data, server_request: None, early: false, position: None };
                 waiting.push_message(context, message);
             }
         });
@@ -90,7 +100,7 @@ mod tests {
         let mut kept_after = |data: &'static str| {
             step_of_part(limits.clone(), Millis(0), |context| {
                 let data = Bytes::from_static(data.as_bytes());
-                let message = Waiting { data, server_request: None, early: false };
+                let message = Waiting { data, server_request: None, early: false, position: None };
                 waiting.push_message(context, message);
             });
             (waiting.len(), waiting.bytes())

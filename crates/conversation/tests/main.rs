@@ -6,6 +6,7 @@ mod asked_elsewhere;
 mod budget;
 mod calls;
 mod cancelling;
+mod carried_on;
 mod life;
 mod posted_again;
 mod properties;

@@ -19,6 +19,7 @@ mod method;
 mod mirrored;
 mod named;
 pub mod payload;
+mod position;
 mod raw;
 mod revision;
 mod session_id;
@@ -43,6 +44,7 @@ pub use message::{
 pub use method::Method;
 pub use mirrored::Mirrored;
 pub use named::{Ambiguous, Named, named, named_in_request};
+pub use position::Position;
 pub use revision::Revision;
 pub use session_id::SessionId;
 pub use uri_forms::uri_forms;

@@ -88,31 +88,9 @@ struct Tools {
 async fn tools(backend: &Arc<dyn Backend>) -> Result<Tools, String> {
     let session = SessionId::parse("check").ok_or("no session id")?;
     let mut opened = Opened { link: backend.open(&session), next_id: 0 };
-    let params = json!({
-        "protocolVersion": Revision::NEWEST_STABLE.as_str(),
-        "capabilities": {},
-        "clientInfo": { "name": "roundhouse check", "version": env!("CARGO_PKG_VERSION") },
-    });
-    let result = opened.call(Method::Initialize, Some(params)).await?;
-    let result: serde_json::Value = serde_json::from_slice(&result).unwrap_or_default();
-    let text = |path| result.pointer(path).and_then(serde_json::Value::as_str).unwrap_or("?");
-    let server = format!("{} {}", text("/serverInfo/name"), text("/serverInfo/version"));
-    opened.send(Message::Notification(Notification::new(Method::Initialized, None)))?;
-    let mut names = Vec::new();
-    if result.pointer("/capabilities/tools").is_none() {
-        return Ok(Tools { server, names });
-    }
-    let mut cursor: Option<String> = None;
-    for _ in 0..PAGES_MAX {
-        let params = cursor.map(|cursor| json!({ "cursor": cursor }));
-        let page = protocol::header_params::tools(&opened.call(Method::ToolsList, params).await?);
-        names.extend(page.tools.into_iter().map(|tool| tool.name));
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            break;
-        }
-    }
-    Ok(Tools { server, names })
+    let tools = opened.list_tools().await;
+    opened.link.end();
+    tools
 }
 
 /// A link whose server is asked one request after another.
@@ -122,6 +100,35 @@ struct Opened {
 }
 
 impl Opened {
+    /// Opens a session with the server, and lists its tools.
+    async fn list_tools(&mut self) -> Result<Tools, String> {
+        let params = json!({
+            "protocolVersion": Revision::NEWEST_STABLE.as_str(),
+            "capabilities": {},
+            "clientInfo": { "name": "roundhouse check", "version": env!("CARGO_PKG_VERSION") },
+        });
+        let result = self.call(Method::Initialize, Some(params)).await?;
+        let result: serde_json::Value = serde_json::from_slice(&result).unwrap_or_default();
+        let text = |path| result.pointer(path).and_then(serde_json::Value::as_str).unwrap_or("?");
+        let server = format!("{} {}", text("/serverInfo/name"), text("/serverInfo/version"));
+        self.send(Message::Notification(Notification::new(Method::Initialized, None)))?;
+        let mut names = Vec::new();
+        if result.pointer("/capabilities/tools").is_none() {
+            return Ok(Tools { server, names });
+        }
+        let mut cursor: Option<String> = None;
+        for _ in 0..PAGES_MAX {
+            let params = cursor.map(|cursor| json!({ "cursor": cursor }));
+            let page = protocol::header_params::tools(&self.call(Method::ToolsList, params).await?);
+            names.extend(page.tools.into_iter().map(|tool| tool.name));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(Tools { server, names })
+    }
+
     fn sender(&self) -> &LinkSender {
         &self.link.sender
     }
@@ -144,6 +151,12 @@ impl Opened {
         let request = Request::new(id.clone(), method, params.as_deref().map(str::as_bytes));
         self.send(Message::Request(request))?;
         while let Some(event) = self.link.events.next().await {
+            let event = match event {
+                LinkEvent::Positioned { message: Some(message), about, .. } => {
+                    LinkEvent::Message { message, about }
+                }
+                event => event,
+            };
             match event {
                 LinkEvent::Message { message: Message::Response(response), .. }
                     if response.id.as_ref() == Some(&id) =>
@@ -165,6 +178,8 @@ impl Opened {
                 LinkEvent::Down { reason } => return Err(reason),
                 LinkEvent::Up
                 | LinkEvent::Message { .. }
+                | LinkEvent::Positioned { .. }
+                | LinkEvent::Saved { .. }
                 | LinkEvent::RoomWanted
                 | LinkEvent::Retired => {}
             }

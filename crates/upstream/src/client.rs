@@ -28,6 +28,10 @@ use crate::metrics::{self, Open};
 use crate::settings::HttpSettings;
 use crate::url::Url;
 
+/// How long a stream that was resumed may be quiet before it is requested once more. Some servers send
+/// what they have stored, and later messages only to the next request.
+const RESUMED_QUIET: Duration = Duration::from_secs(5);
+
 /// How long a message without an answer may take to be accepted, and how long the head of a stream.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
 /// How long the end of a session may take. Without it the server ends the session later.
@@ -367,11 +371,14 @@ impl Client {
         let most = self.0.settings.message_bytes_max.saturating_add(EVENT_FIELDS_BYTES);
         let mut decoder = Decoder::new(most);
         let mut decoded = Vec::new();
-        let is_quiet = matches!(exchange.verb, Verb::Listen(_));
         loop {
-            let frame = match is_quiet {
-                true => body.frame().await,
-                false => {
+            let frame = match exchange.verb {
+                Verb::Listen(_) => body.frame().await,
+                Verb::Resume(_) => match timeout(RESUMED_QUIET, body.frame()).await {
+                    Ok(frame) => frame,
+                    Err(_) => return Ok(()),
+                },
+                _ => {
                     let frame = timeout(self.0.settings.silence(), body.frame()).await;
                     frame.map_err(|_| Failure::Silent)?
                 }

@@ -35,6 +35,11 @@ impl HeaderText {
         Some(Self(value))
     }
 
+    /// The text, if it is one of UTF-8.
+    pub(crate) fn text(&self) -> Option<&str> {
+        std::str::from_utf8(self.0.as_bytes()).ok()
+    }
+
     pub(crate) fn value(&self) -> HeaderValue {
         self.0.clone()
     }

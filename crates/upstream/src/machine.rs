@@ -5,20 +5,28 @@
 //! that must wait carries the time to wait.
 
 mod calls;
+mod effect;
+mod failures;
+mod ids;
 mod listening;
+mod saved;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    ErrorCode, InitializeResult, Message, Method, Notification, Request, RequestId, Response,
+    InitializeResult, Message, Method, Notification, Position, Request, RequestId, Response,
     payload,
 };
 
 use self::calls::{Calls, Next};
+pub use self::effect::Effect;
+use self::failures::{failure_response, refused};
+pub use self::ids::ExchangeId;
+use self::ids::{CallId, with_request_id};
 use self::listening::Listening;
-use crate::Failure;
+use self::saved::Saved;
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 use crate::url::Url;
 
@@ -27,29 +35,6 @@ use crate::url::Url;
 const WAITING_MAX: usize = 1_024;
 
 const SESSION_GONE: &str = "the upstream server has ended its session";
-
-/// Identifies an exchange of a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ExchangeId(u64);
-
-/// What the caller of the machine has to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Begin this exchange, and pass its events in.
-    Start(ExchangeId, Exchange),
-    /// Nothing more is expected of this exchange: cut it after a grace period, and call
-    /// [`Machine::forget`].
-    Release(ExchangeId),
-    /// Pass a message of the server on.
-    Deliver {
-        /// The message.
-        message: Message,
-        /// The request that it belongs to, if the transport shows that.
-        about: Option<RequestId>,
-    },
-    /// The session with the server is over. The text is for clients.
-    Down(String),
-}
 
 /// One session with an upstream server.
 #[derive(Debug)]
@@ -67,6 +52,10 @@ pub struct Machine {
     restoring: Vec<RequestId>,
     /// `initialize` as it was sent, until it is accepted.
     initialize: Bytes,
+    /// What [`Effect::Save`] has once the session is confirmed.
+    state: Option<Bytes>,
+    /// Another machine began the session: it has used ids of requests that this one does not know.
+    is_carried_on: bool,
     is_probing: bool,
     transport: Transport,
     next: u64,
@@ -84,6 +73,9 @@ enum Phase {
     Confirming,
     /// It was accepted.
     Ready,
+    /// Another machine confirmed the session. `initialize` is answered with this result, and then these
+    /// streams are requested on.
+    Carried { result: Bytes, streams: Vec<(CallId, HeaderText)> },
     /// Over.
     Down,
 }
@@ -102,15 +94,6 @@ enum Transport {
     },
     /// HTTP+SSE, with the URL for messages. All responses come on the stream.
     Older(Url),
-}
-
-/// The id of a request.
-#[derive(Clone, Debug, PartialEq)]
-struct CallId {
-    /// At the session.
-    own: RequestId,
-    /// At the server.
-    wire: RequestId,
 }
 
 /// What an exchange is for.
@@ -147,11 +130,34 @@ impl Machine {
             waiting: Vec::new(),
             restoring: Vec::new(),
             initialize: Bytes::new(),
+            state: None,
+            is_carried_on: false,
             is_probing: false,
             transport: Transport::Streamable,
             next: 0,
             tag,
         }
+    }
+
+    /// Carries a session on that another machine confirmed and saved, after these positions of its streams
+    /// and of requests in flight. `None` if the state is of another version.
+    pub fn carry_on(
+        tag: u64,
+        state: &[u8],
+        positions: &[(Option<RequestId>, Position)],
+    ) -> Option<Self> {
+        let Saved { session, revision, result } = Saved::read(state)?;
+        let mut listening = Listening::default();
+        let mut streams = Vec::new();
+        for (about, position) in positions {
+            match about {
+                None => listening.continue_after(HeaderText::parse(position.at.as_bytes())),
+                Some(own) => streams.extend(saved::resumed(own.clone(), position)),
+            }
+        }
+        let phase = Phase::Carried { result, streams };
+        let is_carried_on = true;
+        Some(Self { phase, session, revision, listening, is_carried_on, ..Self::new(tag) })
     }
 
     /// The session sends a message to the server.
@@ -164,6 +170,15 @@ impl Machine {
                 self.phase = Phase::Opening(Some(request.id.clone()));
                 self.send_now(message, effects);
             }
+            (Phase::Carried { .. }, Message::Request(request))
+                if request.method == Method::Initialize =>
+            {
+                let id = request.id.clone();
+                self.answer_initialize(id, effects);
+            }
+            // The server has it from the machine that confirmed the session.
+            (Phase::Ready, Message::Notification(notification))
+                if notification.method == Method::Initialized => {}
             (Phase::Answered, Message::Notification(notification))
                 if notification.method == Method::Initialized =>
             {
@@ -182,6 +197,23 @@ impl Machine {
                 self.waiting.push(message);
             }
             _ => self.send_now(message, effects),
+        }
+    }
+
+    /// Answers `initialize` in a session that another machine began, and requests its streams on.
+    fn answer_initialize(&mut self, id: RequestId, effects: &mut Vec<Effect>) {
+        let Phase::Carried { result, streams } = std::mem::replace(&mut self.phase, Phase::Ready)
+        else {
+            return;
+        };
+        let message = Response::result(id.clone(), &result).into();
+        effects.push(Effect::Deliver { message, about: Some(id), position: None });
+        self.listen(Duration::ZERO, effects);
+        for (id, cursor) in streams {
+            let purpose = Purpose::Call(id.clone());
+            let verb = Verb::Resume(cursor.clone());
+            let exchange = self.start(purpose, verb, Duration::ZERO, effects);
+            self.calls.add_resumed(id, exchange, cursor);
         }
     }
 
@@ -204,24 +236,24 @@ impl Machine {
                 let exchange = self.start(purpose, verb, Duration::ZERO, effects);
                 self.calls.add(id, exchange);
             }
+            Message::Notification(notification) if notification.method == Method::Cancelled => {
+                self.cancel(&notification, effects);
+            }
             message => {
                 let raw = message.raw().clone();
                 self.start(Purpose::Note, Verb::Note(raw), Duration::ZERO, effects);
-                if let Message::Notification(notification) = &message {
-                    self.release_cancelled(notification, effects);
-                }
             }
         }
     }
 
     /// The request as the server gets it. A server may be a node as well, whose own requests begin with the
-    /// same prefix; so those of this node have other ids there.
+    /// same prefix; so those of this node have other ids there. So have all in a session that another machine
+    /// began: that one may have sent a request with the same id, which may run again.
     fn on_wire(&self, request: &Request) -> Request {
-        match &request.id {
-            RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX) => {
-                request.with_id(self.own_id())
-            }
-            _ => request.clone(),
+        let is_own = |id: &RequestId| matches!(id, RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX));
+        match self.is_carried_on || is_own(&request.id) {
+            true => request.with_id(self.own_id()),
+            false => request.clone(),
         }
     }
 
@@ -229,14 +261,19 @@ impl Machine {
         RequestId::from(format!("rh-{:016x}-{}", self.tag, self.next))
     }
 
-    /// A request that the session has cancelled gets no response, so its exchange may never end.
-    fn release_cancelled(&mut self, notification: &Notification, effects: &mut Vec<Effect>) {
-        if notification.method != Method::Cancelled {
-            return;
-        }
+    /// Cancels a request. It gets no response, so its exchange may never end.
+    fn cancel(&mut self, notification: &Notification, effects: &mut Vec<Effect>) {
         let params = notification.params().unwrap_or_default();
-        if let Some(id) = payload::cancelled_request_id(&params) {
-            self.release(&id, effects);
+        let own = payload::cancelled_request_id(&params);
+        let wire = own.as_ref().and_then(|own| self.calls.on_wire(own)).cloned();
+        let renamed = wire.as_ref().filter(|wire| Some(*wire) != own.as_ref());
+        let raw = match renamed.and_then(|wire| with_request_id(&params, wire)) {
+            Some(params) => Notification::new(Method::Cancelled, Some(&params)).raw().clone(),
+            None => notification.raw().clone(),
+        };
+        self.start(Purpose::Note, Verb::Note(raw), Duration::ZERO, effects);
+        if let Some(wire) = wire {
+            self.release(&wire, effects);
         }
     }
 
@@ -316,7 +353,8 @@ impl Machine {
 
     fn fail(&mut self, id: &CallId, event: ExchangeEvent, effects: &mut Vec<Effect>) {
         let response = failure_response(&id.own, event);
-        effects.push(Effect::Deliver { message: response.into(), about: Some(id.own.clone()) });
+        let about = Some(id.own.clone());
+        effects.push(Effect::Deliver { message: response.into(), about, position: None });
         self.note_restored(&id.own, effects);
     }
 
@@ -381,6 +419,7 @@ impl Machine {
             _ => {
                 self.phase = Phase::Ready;
                 if self.transport == Transport::Streamable {
+                    effects.extend(self.state.take().map(Effect::Save));
                     self.listen(Duration::ZERO, effects);
                 }
                 self.send_waiting(effects);
@@ -415,14 +454,44 @@ impl Machine {
 
     /// Passes the messages of an event on. A response counts only if its request waits for one.
     fn deliver(&mut self, event: ExchangeEvent, about: Option<&CallId>, effects: &mut Vec<Effect>) {
-        let ExchangeEvent::Event { messages, .. } = event else { return };
+        let ExchangeEvent::Event { messages, id, .. } = event else { return };
+        let before = effects.len();
         for message in messages {
             match message {
                 Message::Response(response) => self.deliver_response(response, about, effects),
                 message => {
                     let about = about.map(|id| id.own.clone());
-                    effects.push(Effect::Deliver { message, about });
+                    effects.push(Effect::Deliver { message, about, position: None });
                 }
+            }
+        }
+        let read = id.filter(|_| matches!(self.transport, Transport::Streamable));
+        if let Some(read) = read.and_then(|id| saved::position(about, &id)) {
+            self.note_position(about, read, before, effects);
+        }
+    }
+
+    /// The last message of an event carries how far the stream was read, so that both are kept together.
+    fn note_position(
+        &self,
+        about: Option<&CallId>,
+        read: Position,
+        before: usize,
+        effects: &mut Vec<Effect>,
+    ) {
+        // A request that has its response is not resumed.
+        if about.is_some_and(|about| self.calls.on_wire(&about.own).is_none()) {
+            return;
+        }
+        let delivered = effects.iter_mut().skip(before).rev().find_map(|effect| match effect {
+            Effect::Deliver { position, .. } => Some(position),
+            _ => None,
+        });
+        match delivered {
+            Some(position) => *position = Some(read),
+            None => {
+                let about = about.map(|id| id.own.clone());
+                effects.push(Effect::Advance { about, position: read });
             }
         }
     }
@@ -446,9 +515,11 @@ impl Machine {
             self.revision = revision.and_then(|name| HeaderText::visible(name.as_bytes()));
             self.phase = Phase::Answered;
             self.initialize = Bytes::new();
+            let result = response.outcome().unwrap_or_default();
+            self.state = Saved::encode(self.session.as_ref(), self.revision.as_ref(), &result);
         }
-        let about = Some(id.clone());
-        effects.push(Effect::Deliver { message: response.into(), about });
+        let (about, position) = (Some(id.clone()), None);
+        effects.push(Effect::Deliver { message: response.into(), about, position });
         self.note_restored(&id, effects);
     }
 
@@ -493,39 +564,6 @@ fn restores(request: &Request) -> bool {
     let is_own =
         matches!(&request.id, RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX));
     is_own && matches!(request.method, Method::SetLevel | Method::Subscribe)
-}
-
-/// The response to a request whose exchange ended like this.
-fn failure_response(id: &RequestId, event: ExchangeEvent) -> Response {
-    let internal = |text: &str| {
-        Response::error(Some(id.clone()), ErrorCode::InternalError.number(), text, None)
-    };
-    match event {
-        // The server's own error, if it is one of JSON-RPC.
-        ExchangeEvent::Refused { error: Some(error), .. } => error.with_id(id.clone()),
-        ExchangeEvent::Refused { status, error: None } => internal(&refused(status)),
-        ExchangeEvent::Failed(failure @ (Failure::Lost | Failure::Silent)) => {
-            internal(&format!("{failure}; the request may have been performed"))
-        }
-        ExchangeEvent::Failed(failure) => internal(&failure.to_string()),
-        ExchangeEvent::Accepted => {
-            internal("the upstream server accepted the request without an answer")
-        }
-        _ => internal(
-            "the upstream server closed the stream before its response; the request may have been \
-             performed",
-        ),
-    }
-}
-
-fn refused(status: u16) -> String {
-    match status {
-        401 | 403 => format!("the upstream server refused the node's credentials (HTTP {status})"),
-        404 | 405 => format!("the upstream server has no MCP endpoint at its URL (HTTP {status})"),
-        429 => format!("the upstream server gets too many requests (HTTP {status})"),
-        500.. => format!("the upstream server failed (HTTP {status})"),
-        _ => format!("the upstream server refused the request (HTTP {status})"),
-    }
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ impl Calls {
     }
 
     fn say(&mut self, message: Message) {
-        self.step(Event::ServerMessage { message, about: None });
+        self.step(Event::ServerMessage { message, about: None, position: None });
     }
 
     /// One step, and the events that its effects cause, as an actor performs them.

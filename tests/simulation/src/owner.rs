@@ -415,7 +415,7 @@ impl World {
                 let timer = Timer::LinkUp(id.clone(), instance);
                 self.after(wait, Happening::Rings(at, timer));
             }
-            Effect::CloseLink => owned.instance = None,
+            Effect::CloseLink | Effect::LeaveLink => owned.instance = None,
             Effect::Send(message) => {
                 let mut did = Vec::new();
                 if let Some(instance) = &mut owned.instance {

@@ -254,7 +254,8 @@ impl SessionActor {
             self.mark_dirty();
             return Poll::Ready(Event::DeadlinePassed);
         }
-        self.link.poll_event(context)
+        let (node, handle) = (&self.context, &self.handle);
+        self.link.poll_event(context, |state| node.link_seal.seal(&handle.session, state))
     }
 
     /// Polls while the node may not act for the session. Streams stay open. A timer that fires is

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use conversation::{Effect, Event, Millis, SinkId};
+use backends::{Link, SavedLink};
+use conversation::{Definition, Effect, Event, Millis, SinkId};
 use ownership::machine::Ownership;
 use store::Error;
 use telemetry::enter_span;
@@ -94,6 +95,10 @@ impl SessionActor {
             // The messages that the old link still holds are dropped with it.
             Effect::CloseLink => {
                 self.spans.close();
+                self.link.end();
+            }
+            Effect::LeaveLink => {
+                self.spans.close();
                 self.link = LinkState::Down;
             }
             Effect::Send(message) => {
@@ -140,18 +145,33 @@ impl SessionActor {
         // The last sessions of a removed tenant keep the backend that they have.
         self.backend = current.or_else(|| self.backend.take());
         self.following.push(Event::BackendChosen { definition, is_replaced });
-        match &self.backend {
-            Some(backend) => {
-                let principal = self.handle.principal().digest();
-                let link = backend.open_for(&self.handle.session, &principal);
+        match self.new_link(definition) {
+            Ok(link) => {
                 link.charge_to(&self.handle.share);
                 self.link = LinkState::Up(link);
             }
-            None => {
-                let reason = "the tenant has no server; configure a backend for it".to_owned();
+            Err(reason) => {
+                let reason = reason.to_owned();
                 self.following.push(Event::LinkDown { reason });
             }
         }
+    }
+
+    /// Opens a link that begins anew, or that carries on what a former owner's link saved.
+    fn new_link(&self, definition: Option<Definition>) -> Result<Link, &'static str> {
+        let backend = self.backend.as_ref();
+        let backend = backend.ok_or("the tenant has no server; configure a backend for it")?;
+        let (session, principal) = (&self.handle.session, self.handle.principal().digest());
+        let Some(saved) = self.session.saved_link() else {
+            return Ok(backend.open_for(session, &principal));
+        };
+        if saved.definition.zip(definition).is_some_and(|(former, now)| former != now) {
+            return Err("the settings of the server were changed");
+        }
+        let state = self.context.link_seal.open(session, &saved.state);
+        let state = state.ok_or("the session with the server was sealed with another secret")?;
+        let saved = SavedLink { state, positions: saved.positions };
+        Ok(backend.carry_on(session, &principal, saved))
     }
 
     /// Creates the record in the store, before the client receives the session's id.

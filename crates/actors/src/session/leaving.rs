@@ -230,7 +230,11 @@ impl SessionActor {
             pending_record.recorded = None;
         }
         self.spans.close();
-        self.link = LinkState::Down;
+        if moves {
+            self.link = LinkState::Down;
+        } else {
+            self.link.end();
+        }
         self.following.clear();
         self.parked_effects.clear();
         let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };

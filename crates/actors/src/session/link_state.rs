@@ -38,8 +38,20 @@ impl LinkState {
         }
     }
 
-    /// Polls for the next event of the link.
-    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+    /// Closes the link for good: what it has saved is not used again.
+    pub(super) fn end(&mut self) {
+        match std::mem::take(self) {
+            Self::Down => {}
+            Self::Up(link) | Self::Closing(link) => link.end(),
+        }
+    }
+
+    /// Polls for the next event of the link. `seal` seals what the link saves.
+    pub(super) fn poll_event(
+        &mut self,
+        context: &mut Context<'_>,
+        seal: impl Fn(&[u8]) -> Option<String>,
+    ) -> Poll<Event> {
         let (link, is_closing) = match self {
             Self::Down => return Poll::Pending,
             Self::Up(link) => (link, false),
@@ -48,7 +60,21 @@ impl LinkState {
         let reason = match link.events.poll_next(context) {
             Poll::Ready(Some(LinkEvent::Up)) => return Poll::Ready(Event::LinkUp),
             Poll::Ready(Some(LinkEvent::Message { message, about })) => {
-                return Poll::Ready(Event::ServerMessage { message, about });
+                return Poll::Ready(Event::ServerMessage { message, about, position: None });
+            }
+            Poll::Ready(Some(LinkEvent::Positioned { message, about, position })) => {
+                let position = Box::new(position);
+                return Poll::Ready(match message {
+                    Some(message) => {
+                        Event::ServerMessage { message, about, position: Some(position) }
+                    }
+                    None => Event::ServerAdvanced { about, position },
+                });
+            }
+            // An empty one is none: what cannot be sealed is not kept.
+            Poll::Ready(Some(LinkEvent::Saved { state })) => {
+                let state = seal(&state).unwrap_or_default().into();
+                return Poll::Ready(Event::LinkSaved { state });
             }
             Poll::Pending if !is_closing => return Poll::Pending,
             Poll::Ready(Some(LinkEvent::RoomWanted)) => {

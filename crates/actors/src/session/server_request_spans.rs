@@ -38,12 +38,12 @@ impl ServerRequestSpans {
     ) -> Event {
         match event {
             // The session answers a ping itself.
-            Event::ServerMessage { message: Message::Request(request), about }
+            Event::ServerMessage { message: Message::Request(request), about, position }
                 if request.method != Method::Ping && traces.is_on() =>
             {
                 let reason = reason(calls, exchanges, &request, about.as_ref());
                 let request = self.begin_request(traces, reason, request);
-                Event::ServerMessage { message: Message::Request(request), about }
+                Event::ServerMessage { message: Message::Request(request), about, position }
             }
             other => other,
         }

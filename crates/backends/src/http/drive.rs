@@ -9,7 +9,7 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use upstream::{Client, Effect, Exchange, ExchangeEvent, ExchangeId, Machine};
 
-use crate::{EventSender, Gone, LinkEvent, ServerEnd};
+use crate::{EventSender, Gone, LinkEvent, SavedLink, ServerEnd};
 
 /// Most events of exchanges that wait. Beyond them the exchanges wait, and read no more.
 const EVENTS_MAX: usize = 16;
@@ -20,20 +20,25 @@ const GRACE: Duration = Duration::from_secs(2);
 
 type Event = (ExchangeId, ExchangeEvent);
 
-/// Drives a session until the link or the session ends.
-pub(super) async fn run(client: Client, mut end: ServerEnd) {
+/// Drives a session until the link or the session ends: a new one, or one that was saved.
+pub(super) async fn run(client: Client, saved: Option<SavedLink>, mut end: ServerEnd) {
     let sender = end.sender();
-    if sender.send(LinkEvent::Up).await.is_err() {
+    let machine = match saved {
+        None => Some(Machine::new(random())),
+        Some(saved) => Machine::carry_on(random(), &saved.state, &saved.positions),
+    };
+    let Some(machine) = machine else {
+        sender.down("the session with the upstream server cannot be carried on");
         return;
-    }
+    };
     let (events_sender, mut events) = mpsc::channel(EVENTS_MAX);
     let mut drive = Drive {
         client,
-        machine: Machine::new(random()),
+        machine,
         tasks: JoinSet::new(),
         running: HashMap::new(),
         released: VecDeque::new(),
-        outgoing: VecDeque::new(),
+        outgoing: VecDeque::from([LinkEvent::Up]),
         events: events_sender,
         effects: Vec::new(),
         is_over: false,
@@ -58,7 +63,7 @@ pub(super) async fn run(client: Client, mut end: ServerEnd) {
             Some(ended) = drive.tasks.join_next() => drive.note_ended(ended),
         }
     }
-    drive.end().await;
+    drive.end(end.is_ended()).await;
 }
 
 /// Sends the event; waits for ever if there is none.
@@ -120,9 +125,19 @@ impl Drive {
                         self.released.push_back((Instant::now() + GRACE, id));
                     }
                 }
-                Effect::Deliver { message, about } => {
-                    self.outgoing.push_back(LinkEvent::Message { message, about });
+                Effect::Deliver { message, about, position } => {
+                    self.outgoing.push_back(match position {
+                        None => LinkEvent::Message { message, about },
+                        Some(position) => {
+                            LinkEvent::Positioned { message: Some(message), about, position }
+                        }
+                    });
                 }
+                Effect::Advance { about, position } => {
+                    let (message, position) = (None, position);
+                    self.outgoing.push_back(LinkEvent::Positioned { message, about, position });
+                }
+                Effect::Save(state) => self.outgoing.push_back(LinkEvent::Saved { state }),
                 Effect::Down(reason) => self.go_down(reason),
             }
         }
@@ -159,10 +174,10 @@ impl Drive {
         }
     }
 
-    /// Cuts all exchanges, and ends the session at the server.
-    async fn end(mut self) {
+    /// Cuts all exchanges, and ends the session at the server if it is not to be carried on.
+    async fn end(mut self, for_good: bool) {
         self.tasks.shutdown().await;
-        if let Some((id, exchange)) = self.machine.delete() {
+        if for_good && let Some((id, exchange)) = self.machine.delete() {
             let (sender, _events) = mpsc::channel(1);
             self.client.perform(id, exchange, &sender).await;
         }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -29,6 +29,7 @@ pub(super) fn pair(limits: LinkLimits) -> (SessionSender, EventReceiver, ServerE
         room: LazyNotify::default(),
         receiver_gone: LazyNotify::default(),
         senders: AtomicUsize::new(1),
+        is_ended: AtomicBool::new(false),
     });
     let end = ServerEnd { sender: EventSender(Arc::clone(&shared)) };
     (SessionSender(Arc::clone(&shared)), EventReceiver(shared), end)
@@ -44,6 +45,8 @@ struct Shared {
     receiver_gone: LazyNotify,
     /// The number of senders to the session. The link is down when the last one is dropped.
     senders: AtomicUsize,
+    /// The session has closed the link for good.
+    is_ended: AtomicBool,
 }
 
 /// Wakes the tasks that wait for a condition. It is allocated when the first task waits, since
@@ -192,6 +195,10 @@ impl QueueWeight for LinkEvent {
     fn weight(&self) -> usize {
         match self {
             Self::Message { message, .. } => message.weight(),
+            Self::Positioned { message, position, .. } => {
+                message.as_ref().map_or(0, Message::weight) + position.bytes()
+            }
+            Self::Saved { state } => state.len(),
             Self::Up | Self::RoomWanted | Self::Retired | Self::Down { .. } => 0,
         }
     }
@@ -222,6 +229,10 @@ impl SessionSender {
 }
 
 impl SessionSender {
+    pub(super) fn end(&self) {
+        self.0.is_ended.store(true, Ordering::Release);
+    }
+
     pub(super) fn charge_to(&self, share: &Share) {
         lock(&self.0.to_server).charge_to(share);
         lock(&self.0.to_session).charge_to(share);
@@ -294,6 +305,11 @@ impl ServerEnd {
     /// Waits for the next message of the session; `None` once it has dropped its sender.
     pub async fn receive(&mut self) -> Option<Message> {
         std::future::poll_fn(|context| self.poll_receive(context)).await
+    }
+
+    /// Whether the session has closed the link for good. Meaningful once it has dropped its sender.
+    pub fn is_ended(&self) -> bool {
+        self.sender.0.is_ended.load(Ordering::Acquire)
     }
 
     /// Polls for the next message of the session. As [`Self::receive`].

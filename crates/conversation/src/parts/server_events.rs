@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use protocol::{
-    ErrorCode, InitializeResult, Message, Method, Notification, Request, RequestId, Response,
-    Revision, downgrade, header_params, payload,
+    ErrorCode, InitializeResult, Message, Method, Notification, Position, Request, RequestId,
+    Response, Revision, downgrade, header_params, payload,
 };
 
 use super::Parts;
@@ -55,6 +55,7 @@ impl Parts {
     /// the server gets `error`.
     fn fail_link(&mut self, context: &mut StepContext<'_>, error: &impl Fn(RequestId) -> Response) {
         self.link.note_failure(context.now);
+        self.forget_saved_link();
         self.mirroring.fail_parked(context, error);
         self.delivery().settle_all_with_error(context, error);
         if self.handshake.is_initializing() {
@@ -74,6 +75,48 @@ impl Parts {
         let text = "the server does not keep up with its messages; try again later";
         let error = Response::error(Some(request.id), crate::REFUSED, text, None);
         self.delivery().settle_with_error(context, exchange, &error);
+    }
+
+    /// The server sent a message with which its stream was read so far.
+    pub(crate) fn on_positioned_message(
+        &mut self,
+        context: &mut StepContext<'_>,
+        message: Message,
+        about: Option<&RequestId>,
+        position: Box<Position>,
+    ) {
+        if about.is_some() {
+            self.on_server_advanced(context, about, position);
+            return self.on_server_message(context, message, about);
+        }
+        let before = self.waiting.len();
+        self.on_server_message(context, message, about);
+        if self.waiting.len() > before {
+            // Another owner gets it again, unless the client does first.
+            self.waiting.note_position(position);
+        } else {
+            self.on_server_advanced(context, about, position);
+        }
+    }
+
+    /// A stream of the server was read so far.
+    pub(crate) fn on_server_advanced(
+        &mut self,
+        context: &StepContext<'_>,
+        about: Option<&RequestId>,
+        position: Box<Position>,
+    ) {
+        if context.is_duplex() {
+            return;
+        }
+        let Some(id) = about else { return self.streams.note_read(None, *position) };
+        let Some(exchange) = self.posts.exchange_mut(id) else { return };
+        exchange.position = Some(position.clone());
+        let post = exchange.post;
+        // Otherwise the entry that opens the stream has it.
+        if self.posts.post(post).is_some_and(|post| post.stream().is_some()) {
+            self.streams.note_read(about.cloned(), *position);
+        }
     }
 
     /// The server sent a message; `about` is the client's request that it belongs to, if the link
@@ -356,7 +399,8 @@ impl Parts {
         let log = self.streams.log();
         let server_request = self.server_requests.add_request(context, log, method, id, route);
         let data = Message::from(request.with_id(request_id(server_request))).line();
-        let message = Waiting { data, server_request: Some(server_request), early: false };
+        let server_request = Some(server_request);
+        let message = Waiting { data, server_request, early: false, position: None };
         self.delivery().deliver_waiting(context, route, message);
     }
 

@@ -9,6 +9,7 @@ use super::Streams;
 use crate::checkpoint::CheckpointBuilder;
 use crate::entry::EntryKind;
 use crate::posts::Posts;
+use crate::resumable::Positions;
 use crate::server_requests::ServerRequests;
 use crate::step_context::StepContext;
 use crate::stream::{Stream, Tombstone};
@@ -137,6 +138,7 @@ impl Streams {
         }
         let logged = server_requests.logged_requests().filter(|(_, _, number)| *number < floor);
         logged.for_each(|server_request| carried.add_server_request(server_request));
+        carried.add_positions(self.positions.get().into_iter().flat_map(Positions::standalone));
         (!carried.is_empty()).then(|| carried.encode(self.log.owner_tags()))
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct World {
     /// The messages that the server received, in order.
     pub(crate) sent: Vec<Message>,
     pub(crate) link_open: bool,
+    /// How often a link was closed for good.
+    pub(crate) links_ended: usize,
     pub(crate) over: Option<Cause>,
     /// The session has been notified that its end is written.
     end_reported: bool,
@@ -127,6 +129,7 @@ impl World {
             connections: BTreeMap::new(),
             sent: Vec::new(),
             link_open: false,
+            links_ended: 0,
             over: None,
             end_reported: false,
             prompt_log: true,
@@ -266,12 +269,12 @@ impl World {
     }
 
     pub(crate) fn send_from_server(&mut self, message: impl Into<Message>) {
-        self.step(Event::ServerMessage { message: message.into(), about: None });
+        self.step(Event::ServerMessage { message: message.into(), about: None, position: None });
     }
 
     pub(crate) fn send_from_server_about(&mut self, id: u64, message: impl Into<Message>) {
         let about = Some(RequestId::from(id as i64));
-        self.step(Event::ServerMessage { message: message.into(), about });
+        self.step(Event::ServerMessage { message: message.into(), about, position: None });
     }
 
     pub(crate) fn answer(&mut self, id: u64, text: &str) {
@@ -289,7 +292,7 @@ impl World {
         let params = br#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
         let request = Request::new(id.into(), Method::Elicit, Some(params));
         let about = about.map(|id| RequestId::from(id as i64));
-        self.step(Event::ServerMessage { message: request.into(), about });
+        self.step(Event::ServerMessage { message: request.into(), about, position: None });
     }
 
     pub(crate) fn wait(&mut self, millis: u64) {
@@ -472,7 +475,11 @@ impl World {
                 connection.finished = true;
             }
             Effect::OpenLink => assert!(!std::mem::replace(&mut self.link_open, true)),
-            Effect::CloseLink => assert!(std::mem::replace(&mut self.link_open, false)),
+            Effect::CloseLink => {
+                assert!(std::mem::replace(&mut self.link_open, false));
+                self.links_ended += 1;
+            }
+            Effect::LeaveLink => assert!(std::mem::replace(&mut self.link_open, false)),
             Effect::Send(message) => self.sent.push(message),
             Effect::Append { first, floor, entries } => {
                 // Entries below the floor may be missing.

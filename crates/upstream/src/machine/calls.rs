@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::RequestId;
 
-use super::{CallId, ExchangeId};
+use super::ids::{CallId, ExchangeId};
 use crate::exchange::{ExchangeEvent, HeaderText};
 
 /// How long to wait before a stream is resumed whose server did not say it.
@@ -63,6 +63,23 @@ impl Calls {
         self.0.insert(wire, call);
     }
 
+    /// Adds a request whose stream another machine has read up to this event.
+    pub(super) fn add_resumed(&mut self, id: CallId, exchange: ExchangeId, cursor: HeaderText) {
+        let wire = id.wire.clone();
+        self.add(id, exchange);
+        if let Some(call) = self.0.get_mut(&wire) {
+            call.cursor = Some(cursor);
+        }
+    }
+
+    /// The id at the server of a request of the session that waits for its response.
+    pub(super) fn on_wire(&self, own: &RequestId) -> Option<&RequestId> {
+        // Mostly the same id.
+        let same = self.0.get_key_value(own).filter(|(_, call)| call.id.own == *own);
+        let wire = same.or_else(|| self.0.iter().find(|(_, call)| call.id.own == *own));
+        wire.map(|(wire, _)| wire)
+    }
+
     /// The stream is requested again by this exchange.
     pub(super) fn note_exchange(&mut self, id: &RequestId, exchange: ExchangeId) {
         if let Some(call) = self.0.get_mut(id) {
@@ -87,7 +104,8 @@ impl Calls {
             }
             ExchangeEvent::Ended => false,
             ExchangeEvent::Failed(failure) if failure.is_transient() => true,
-            ExchangeEvent::Refused { status: 429 | 500.., .. } => true,
+            // 409: a former owner's connection still has the stream.
+            ExchangeEvent::Refused { status: 409 | 429 | 500.., .. } => true,
             _ => return self.fail(id),
         };
         call.failures += u32::from(is_failure);

@@ -27,6 +27,11 @@ impl Default for Listening {
 }
 
 impl Listening {
+    /// The stream was read up to this event by another machine.
+    pub(super) fn continue_after(&mut self, cursor: Option<HeaderText>) {
+        self.cursor = cursor;
+    }
+
     /// The last event id.
     pub(super) fn cursor(&self) -> Option<&HeaderText> {
         self.cursor.as_ref()
@@ -47,7 +52,8 @@ impl Listening {
             ExchangeEvent::Ended => Some(self.retry),
             ExchangeEvent::Failed(Failure::Busy) => Some(BUSY),
             ExchangeEvent::Failed(failure) if failure.is_transient() => Some(self.failed()),
-            ExchangeEvent::Refused { status: 429 | 500.., .. } => Some(self.failed()),
+            // 409: a former owner's connection still has the stream.
+            ExchangeEvent::Refused { status: 409 | 429 | 500.., .. } => Some(self.failed()),
             // The server has no such stream (405), or none that can be read.
             _ => None,
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Failure;
 
 /// A machine, and what its exchanges are.
 struct Bench {
@@ -80,7 +81,7 @@ impl Bench {
     /// The delivered messages, with what they are about.
     fn delivered(&self) -> Vec<(String, Option<RequestId>)> {
         let delivered = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Deliver { message, about } => {
+            Effect::Deliver { message, about, .. } => {
                 Some((String::from_utf8(message.raw().to_vec()).unwrap(), about.clone()))
             }
             _ => None,
@@ -384,4 +385,103 @@ fn requests_wait_until_the_state_of_a_session_is_restored() {
     bench.event(second, event(vec![response(&sent.id.to_json())], None));
     let (_, exchange) = bench.started().remove(0);
     assert_eq!(exchange.verb, Verb::Request(request(7).raw().clone()));
+}
+
+/// The state that a machine saves once its session is confirmed.
+fn saved() -> Bytes {
+    let mut bench = Bench::new();
+    let (opening, _) = bench.send(message(INITIALIZE)).remove(0);
+    bench.event(opening, ExchangeEvent::Opened(Some(text("s1"))));
+    bench.event(opening, event(vec![message(RESULT)], None));
+    let (confirming, _) = bench.send(message(INITIALIZED)).remove(0);
+    bench.event(confirming, ExchangeEvent::Accepted);
+    let saved = bench.effects.iter().find_map(|effect| match effect {
+        Effect::Save(state) => Some(state.clone()),
+        _ => None,
+    });
+    saved.unwrap()
+}
+
+fn position(stream: &str, at: &str) -> Position {
+    Position { stream: stream.into(), at: at.into() }
+}
+
+// holds: SES-10, SSE-07
+#[test]
+fn another_machine_carries_a_session_on_without_a_handshake() {
+    let positions = [
+        (None, position("", "g1")),
+        (Some(RequestId::from(7)), position("", "e1")),
+        (Some(RequestId::from(8)), position("\"rh-1\"", "f1")),
+    ];
+    let machine = Machine::carry_on(0xcd, &saved(), &positions).unwrap();
+    let mut bench = Bench { machine, effects: Vec::new() };
+    assert_eq!(bench.machine.delete().unwrap().1.session, Some(text("s1")));
+    let started = bench.send(message(INITIALIZE));
+    let (answer, _) = bench.delivered().remove(0);
+    assert!(answer.contains("2025-06-18") && answer.contains("\"id\":\"i\""), "{answer}");
+    let verbs: Vec<_> = started.iter().map(|(_, exchange)| exchange.verb.clone()).collect();
+    let resume = |at| Verb::Resume(text(at));
+    assert_eq!(verbs, [Verb::Listen(Some(text("g1"))), resume("e1"), resume("f1")]);
+    let is_in_session = |(_, exchange): &(ExchangeId, Exchange)| {
+        exchange.session == Some(text("s1")) && exchange.revision == Some(text("2025-06-18"))
+    };
+    assert!(started.iter().all(is_in_session));
+    assert!(bench.send(message(INITIALIZED)).is_empty(), "the server has it");
+
+    bench.event(started[2].0, event(vec![response("\"rh-1\"")], Some("f2")));
+    assert_eq!(bench.delivered()[0].1, Some(RequestId::from(8)));
+    assert!(bench.delivered()[0].0.contains("\"id\":8"));
+    // Its first run may still be at the server under this id.
+    let (_, exchange) = bench.send(request(9)).remove(0);
+    let Verb::Request(raw) = exchange.verb else { panic!("no request") };
+    let Ok(Message::Request(sent)) = Message::parse(raw) else { panic!("no request") };
+    assert!(sent.id.to_json().starts_with("\"rh-00000000000000cd-"), "{:?}", sent.id);
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}"#;
+    let (_, exchange) = bench.send(message(cancel)).remove(0);
+    let Verb::Note(raw) = exchange.verb else { panic!("no notification") };
+    let Ok(Message::Notification(sent_cancel)) = Message::parse(raw) else {
+        panic!("no notification")
+    };
+    let cancelled = payload::cancelled_request_id(&sent_cancel.params().unwrap());
+    assert_eq!(cancelled, Some(sent.id));
+}
+
+#[test]
+fn a_message_carries_how_far_its_stream_was_read() {
+    let (mut bench, listening) = Bench::ready();
+    let call = bench.call(7);
+    let note = || message(r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
+    let read = |bench: &Bench| -> Vec<_> {
+        let read = bench.effects.iter().filter_map(|effect| match effect {
+            Effect::Deliver { position, .. } => Some(position.clone().map(|p| p.at.to_string())),
+            Effect::Advance { position, .. } => Some(Some(format!("only {}", position.at))),
+            _ => None,
+        });
+        read.collect()
+    };
+    let some = |text: &str| Some(text.to_owned());
+    bench.event(call, event(vec![], Some("e1")));
+    assert_eq!(read(&bench), [some("only e1")]);
+    bench.event(call, event(vec![note(), note()], Some("e2")));
+    assert_eq!(read(&bench), [None, some("e2")], "both are kept, or none");
+    bench.event(call, event(vec![note()], None));
+    assert_eq!(read(&bench), [None]);
+    bench.event(listening, event(vec![note()], Some("g1")));
+    assert_eq!(read(&bench), [some("g1")]);
+    bench.event(call, event(vec![response("7")], Some("e3")));
+    assert_eq!(read(&bench), [None], "a request with its response is not resumed");
+}
+
+#[test]
+fn a_stream_that_a_former_owner_still_has_is_requested_again() {
+    let positions = [(Some(RequestId::from(7)), position("", "e1"))];
+    let machine = Machine::carry_on(0xcd, &saved(), &positions).unwrap();
+    let mut bench = Bench { machine, effects: Vec::new() };
+    for (exchange, _) in bench.send(message(INITIALIZE)) {
+        bench.event(exchange, refused(409));
+        assert_eq!(bench.started().len(), 1);
+        assert!(bench.delivered().is_empty());
+    }
+    assert!(Machine::carry_on(1, b"{}", &[]).is_none());
 }

@@ -71,7 +71,11 @@ impl World {
         for did in did {
             match did {
                 Did::Say(message, about) => {
-                    owned.following.push_back(Event::ServerMessage { message, about });
+                    owned.following.push_back(Event::ServerMessage {
+                        message,
+                        about,
+                        position: None,
+                    });
                 }
                 Did::Later(request, millis) => {
                     let timer = Timer::Step(id.clone(), number, request);

@@ -1,0 +1,37 @@
+//! The effects of a machine, which its caller performs.
+
+use bytes::Bytes;
+use protocol::{Message, Position, RequestId};
+
+use super::ids::ExchangeId;
+use crate::exchange::Exchange;
+
+/// What the caller of the machine has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Begin this exchange, and pass its events in.
+    Start(ExchangeId, Exchange),
+    /// Nothing more is expected of this exchange: cut it after a grace period, and call
+    /// [`Machine::forget`].
+    Release(ExchangeId),
+    /// Pass a message of the server on.
+    Deliver {
+        /// The message.
+        message: Message,
+        /// The request that it belongs to, if the transport shows that.
+        about: Option<RequestId>,
+        /// How far the stream was read with it.
+        position: Option<Position>,
+    },
+    /// A stream was read so far, and no message came.
+    Advance {
+        /// The request that the stream belongs to, if any.
+        about: Option<RequestId>,
+        /// How far the stream was read.
+        position: Position,
+    },
+    /// The session can be carried on with this state, which is secret.
+    Save(Bytes),
+    /// The session with the server is over. The text is for clients.
+    Down(String),
+}

@@ -1,0 +1,23 @@
+//! The ids of exchanges and of requests.
+
+use protocol::RequestId;
+
+/// Identifies an exchange of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExchangeId(pub(super) u64);
+
+/// The id of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CallId {
+    /// At the session.
+    pub(super) own: RequestId,
+    /// At the server.
+    pub(super) wire: RequestId,
+}
+
+/// The parameters of a cancellation, for another id.
+pub(super) fn with_request_id(params: &[u8], id: &RequestId) -> Option<Vec<u8>> {
+    let mut params: serde_json::Value = serde_json::from_slice(params).ok()?;
+    *params.get_mut("requestId")? = serde_json::to_value(id).ok()?;
+    serde_json::to_vec(&params).ok()
+}
