@@ -1,5 +1,5 @@
 //! Sessions with a server over HTTP whose owner is lost, stops, or is cut off from Redis: the next owner
-//! carries the same session of the server on.
+//! carries the same session of the server on. And sessions that the server has lost.
 
 use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
@@ -268,6 +268,53 @@ async fn a_server_of_the_typescript_sdk_sees_one_session_and_one_delete() -> Res
         ensure!(begun == 1 && Instant::now() < until, "{lines:#?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Ends the session at the server without the node's knowledge.
+async fn end_behind_the_node(server: &mut Everything) -> Result<()> {
+    let id = server.session_ids()?.remove(0);
+    let request = reqwest::Client::new().delete(server.url()).header("Mcp-Session-Id", id);
+    ensure!(request.send().await?.status().is_success(), "it is not ended");
+    Ok(())
+}
+
+// holds: SES-09
+#[tokio::test]
+async fn a_request_for_a_session_that_the_server_lost_is_answered_in_a_new_one() -> Result<()> {
+    let mut server = Everything::start().await?;
+    let node = Node::start(&Setup::in_front_of(&server.url()))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    client.tool("echo", json!({ "message": "round" })).await?;
+    end_behind_the_node(&mut server).await?;
+    let echo = client.tool("echo", json!({ "message": "again" })).await?;
+    ensure!(echo["content"][0]["text"].to_string().contains("again"), "{echo}");
+    ensure!(server.session_ids()?.len() == 2, "{:?}", server.lines()?);
+    Ok(())
+}
+
+// holds: SES-09
+#[tokio::test]
+async fn a_session_ends_if_a_stateful_server_lost_it() -> Result<()> {
+    let mut server = Everything::start().await?;
+    let setup = format!(
+        "[tenants.demo]\nauth = \"open\"\n[tenants.demo.backends.main]\nkind = \"http\"\n\
+         url = \"{}\"\nallow_networks = [\"127.0.0.0/8\"]\nstateful = true\n",
+        server.url()
+    );
+    let node = Node::start(&Setup::config(setup))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    client.tool("echo", json!({ "message": "round" })).await?;
+    end_behind_the_node(&mut server).await?;
+    let echo = client.message("tools/call", json!({ "name": "echo", "arguments": {} }));
+    let answer = client.send(echo).await?;
+    if answer.status() != 404 {
+        let answer: Value = answer.json().await?;
+        ensure!(answer["error"]["code"] == -32000, "{answer}");
+    }
+    let status = client.send(client.message("ping", json!({}))).await?.status();
+    ensure!(status == 404, "{status}");
+    ensure!(server.session_ids()?.len() == 1, "{:?}", server.lines()?);
+    Ok(())
 }
 
 /// The next message. The server sends what follows a resume only to the next one, 5 s later.

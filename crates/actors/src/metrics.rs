@@ -438,6 +438,7 @@ impl End {
             Self::Over(Cause::Disconnected) => "disconnected",
             Self::Over(Cause::Stopping) => "stopping",
             Self::Over(Cause::Revoked) => "revoked",
+            Self::Over(Cause::StateLost) => "state_lost",
             Self::Over(Cause::Asleep) => "asleep",
             Self::Over(Cause::Moved) => "moved",
             Self::Deposed => "deposed",
@@ -502,7 +503,9 @@ pub(crate) fn show() {
         TAKEOVERS_FAILED.with_label_values(&[reason]);
     }
     LazyLock::force(&REQUESTS);
-    for cause in ["deleted", "not_born", "idle", "disconnected", "stopping", "revoked"] {
+    for cause in
+        ["deleted", "not_born", "idle", "disconnected", "stopping", "revoked", "state_lost"]
+    {
         SESSIONS_ENDED.with_label_values(&[cause]);
     }
     for cause in ["asleep", "moved", "deposed", "unrecorded", "panicked"] {

@@ -37,7 +37,12 @@ pub(crate) fn count_session(revision: Revision, end: End, millis: u64) {
         End::Over(Cause::HandshakeFailed) => 1,
         End::Unrecorded | End::Panicked => 2,
         End::Over(
-            Cause::Deleted | Cause::Idle | Cause::Disconnected | Cause::Stopping | Cause::Revoked,
+            Cause::Deleted
+            | Cause::Idle
+            | Cause::Disconnected
+            | Cause::Stopping
+            | Cause::Revoked
+            | Cause::StateLost,
         ) => 0,
     };
     SESSIONS.observe([revision.number(), error], Duration::from_millis(millis));

@@ -53,6 +53,10 @@ impl Backend for HttpBackend {
         self.client.retire();
     }
 
+    fn is_stateful(&self) -> bool {
+        self.client.is_stateful()
+    }
+
     fn links(&self) -> usize {
         // One is the backend's own.
         Arc::strong_count(&self.links) - 1

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use budget::Share;
 use bytes::Bytes;
-use protocol::{Message, Position, RequestId, SessionId};
+use protocol::{Message, Position, Request, RequestId, SessionId};
 
 pub use self::pair::{EventReceiver, EventSender, Gone, ServerEnd};
 
@@ -40,6 +40,11 @@ pub trait Backend: Send + Sync + 'static {
     fn carry_on(&self, session: &SessionId, principal: &[u8; 32], saved: SavedLink) -> Link {
         let _ = saved;
         self.open_for(session, principal)
+    }
+
+    /// Whether a session that cannot be carried on ends.
+    fn is_stateful(&self) -> bool {
+        false
     }
 
     /// Starts servers in advance, if the backend is to. Called from within a tokio runtime when the
@@ -213,6 +218,13 @@ pub enum LinkEvent {
         /// The state.
         state: Bytes,
     },
+    /// The server has not run this request, and does not know its session any more; [`Self::Down`] follows.
+    Returned {
+        /// The request.
+        request: Request,
+    },
+    /// The server has lost a state that clients rely on; [`Self::Down`] follows.
+    StateLost,
     /// Another session needs a server, and the tenant has as many as it may: the session should close
     /// the link if the server has been idle for long. May come at any time after `Up`.
     RoomWanted,

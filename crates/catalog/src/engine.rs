@@ -189,7 +189,13 @@ impl Fan {
                     LinkEvent::Message { message, about }
                     | LinkEvent::Positioned { message: Some(message), about, .. },
                 ) => Event::ChildMessage { child, message, about },
-                Some(LinkEvent::Positioned { message: None, .. } | LinkEvent::Saved { .. }) => {
+                Some(
+                    LinkEvent::Positioned { message: None, .. }
+                    | LinkEvent::Saved { .. }
+                    | LinkEvent::Returned { .. },
+                ) => Event::Time,
+                Some(LinkEvent::StateLost) => {
+                    self.events.push_back(LinkEvent::StateLost);
                     Event::Time
                 }
                 Some(LinkEvent::Down { reason }) => Event::ChildDown { child, reason },

@@ -207,6 +207,8 @@ pub enum Cause {
     Stopping,
     /// Its client was revoked.
     Revoked,
+    /// The server has lost a state that the client relies on.
+    StateLost,
     /// It was idle for a while. Its record stays, and the next request restores it.
     Asleep,
     /// The node released it. Its record stays, and the next request claims it.

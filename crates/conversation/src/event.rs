@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Body, Message, Mirrored, Position, RequestId};
+use protocol::{Body, Message, Mirrored, Position, Request, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::OwnerTag;
@@ -91,6 +91,14 @@ pub enum Event {
         /// How far it was read.
         position: Box<Position>,
     },
+    /// The server does not know its session any more, and has not run this request: the next link sends it
+    /// again. [`Event::LinkDown`] follows.
+    ServerReturned {
+        /// The request.
+        request: Request,
+    },
+    /// The server has lost a state that the client relies on: the session ends.
+    ServerStateLost,
     /// What the link of another owner needs to carry on; replaces what was saved before. The session keeps
     /// it as it is.
     LinkSaved {

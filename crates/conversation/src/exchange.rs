@@ -1,7 +1,7 @@
 //! A request of the client until its final response, and the POST that waits for it.
 
 use bytes::Bytes;
-use protocol::{Method, Position, RequestId, TraceContext};
+use protocol::{Method, Position, Request, RequestId, TraceContext};
 
 use crate::pace::Pace;
 use crate::{Millis, SinkId};
@@ -22,6 +22,10 @@ pub(crate) struct Exchange {
     pub(crate) trace: Option<Box<TraceContext>>,
     /// How far its stream at the server was read, if the next owner could request the rest.
     pub(crate) position: Option<Box<Position>>,
+    /// The request, if the server has returned it: the next link sends it again.
+    pub(crate) returned: Option<Box<Request>>,
+    /// The server has returned it once. It is sent again once only.
+    pub(crate) was_returned: bool,
     pub(crate) began: Millis,
     /// When it times out unless the server sends a message for it first.
     pub(crate) silent_at: Millis,
@@ -42,6 +46,8 @@ impl Exchange {
             raw: None,
             trace: None,
             position: None,
+            returned: None,
+            was_returned: false,
             began: now,
             silent_at: never,
             ends_at: never,

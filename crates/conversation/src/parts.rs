@@ -458,6 +458,9 @@ impl Parts {
         let text = match cause {
             Cause::Stopping => "the node is stopping; try again",
             Cause::Revoked => "the client was revoked",
+            Cause::StateLost => {
+                "the server has lost the state of the session; initialize a new one"
+            }
             _ => "the session has ended",
         };
         let error = |id| Response::error(Some(id), crate::REFUSED, text, None);

@@ -64,6 +64,7 @@ impl Posts {
         let requests = self.exchanges.iter().map(|exchange| {
             exchange.raw.as_ref().map_or(0, Bytes::len)
                 + exchange.uri.as_ref().map_or(0, |uri| uri.len())
+                + exchange.returned.as_ref().map_or(0, |request| request.raw().len())
         });
         let responses = self.posts.iter().map(|post| match &post.form {
             Form::Held { answers, .. } => answers.iter().map(|answer| answer.data.len()).sum(),

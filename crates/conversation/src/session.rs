@@ -99,6 +99,8 @@ impl Session {
             Event::ServerAdvanced { about, position } => {
                 parts.on_server_advanced(context, about.as_ref(), position)
             }
+            Event::ServerReturned { request } => parts.on_server_returned(request),
+            Event::ServerStateLost => parts.end_session(context, Cause::StateLost),
             Event::LinkSaved { state } => parts.on_link_saved(context, state),
             Event::Unsent { message } => parts.on_unsent(context, message),
             Event::ServerRoomWanted => parts.on_server_room_wanted(context),

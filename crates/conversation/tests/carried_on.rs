@@ -189,6 +189,50 @@ fn a_session_that_moves_leaves_what_its_link_saved_and_one_that_ends_does_not() 
     assert_eq!((world.over, world.links_ended), (Some(Cause::Deleted), 1));
 }
 
+/// The server does not know its session any more.
+fn lose_session(world: &mut World, returned: &[u64]) {
+    for id in returned {
+        let request = world.sent.iter().rev().find_map(|message| match message {
+            Message::Request(request) if request.id == RequestId::from(*id as i64) => {
+                Some(request.clone())
+            }
+            _ => None,
+        });
+        world.step(Event::ServerReturned { request: request.unwrap() });
+    }
+    world.link_open = false;
+    world.step(Event::LinkDown { reason: "gone".into() });
+}
+
+#[test]
+fn a_request_that_was_returned_is_sent_once_more_and_the_others_end_with_an_error() {
+    let mut world = carried();
+    let (returned, other) = (world.call(1), world.call(2));
+    lose_session(&mut world, &[1]);
+    assert_eq!(world.gist(other), ["2 error -32603"]);
+    assert!(world.gist(returned).is_empty());
+    start(&mut world);
+    assert_eq!(called(&world), 3);
+    world.answer(1, "done");
+    assert_eq!(world.gist(returned), ["1 result"]);
+
+    let again = world.call(3);
+    lose_session(&mut world, &[3]);
+    world.wait(60_000);
+    start(&mut world);
+    lose_session(&mut world, &[3]);
+    assert_eq!(world.gist(again), ["3 error -32603"], "once only");
+}
+
+#[test]
+fn a_session_whose_server_lost_its_state_ends() {
+    let mut world = carried();
+    let call = world.call(1);
+    world.step(Event::ServerStateLost);
+    assert_eq!(world.gist(call), ["1 error -32000"]);
+    assert_eq!(world.over, Some(Cause::StateLost));
+}
+
 fn start_by_call(world: &mut World) {
     world.call(2);
     assert_eq!(positions(world), []);

@@ -180,6 +180,8 @@ impl Opened {
                 | LinkEvent::Message { .. }
                 | LinkEvent::Positioned { .. }
                 | LinkEvent::Saved { .. }
+                | LinkEvent::Returned { .. }
+                | LinkEvent::StateLost
                 | LinkEvent::RoomWanted
                 | LinkEvent::Retired => {}
             }

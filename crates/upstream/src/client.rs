@@ -156,6 +156,11 @@ impl Client {
         })))
     }
 
+    /// Whether the end of a session of the server ends that of its client.
+    pub fn is_stateful(&self) -> bool {
+        self.0.settings.stateful
+    }
+
     /// The backend, for logs.
     pub fn name(&self) -> &str {
         &self.0.name

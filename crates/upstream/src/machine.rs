@@ -9,6 +9,7 @@ mod effect;
 mod failures;
 mod ids;
 mod listening;
+mod phase;
 mod saved;
 
 use std::collections::HashMap;
@@ -26,9 +27,9 @@ use self::failures::{failure_response, refused};
 pub use self::ids::ExchangeId;
 use self::ids::{CallId, with_request_id};
 use self::listening::Listening;
+use self::phase::{Phase, Purpose, Transport};
 use self::saved::Saved;
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
-use crate::url::Url;
 
 /// Most messages that wait until the server has accepted `notifications/initialized`. A session sends
 /// fewer; with more, the link ends.
@@ -57,64 +58,13 @@ pub struct Machine {
     /// Another machine began the session: it has used ids of requests that this one does not know.
     is_carried_on: bool,
     is_probing: bool,
+    /// Requests that were answered 400, until the ping shows whether the session still exists. The session
+    /// that sends requests bounds them.
+    doubted: Vec<(CallId, Request, ExchangeEvent)>,
     transport: Transport,
     next: u64,
     /// Makes the ids of the node's own requests differ from those of other nodes.
     tag: u64,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Phase {
-    /// `initialize` with this id was sent, if any, and has no response.
-    Opening(Option<RequestId>),
-    /// `initialize` has its response.
-    Answered,
-    /// `notifications/initialized` was sent.
-    Confirming,
-    /// It was accepted.
-    Ready,
-    /// Another machine confirmed the session. `initialize` is answered with this result, and then these
-    /// streams are requested on.
-    Carried { result: Bytes, streams: Vec<(CallId, HeaderText)> },
-    /// Over.
-    Down,
-}
-
-/// How messages are sent, and where responses come from.
-#[derive(Clone, Debug, PartialEq)]
-enum Transport {
-    /// Streamable HTTP.
-    Streamable,
-    /// Streamable HTTP was refused, and HTTP+SSE is tried.
-    Falling {
-        id: CallId,
-        initialize: Bytes,
-        /// The first refusal, which the session gets if the server has neither.
-        refusal: Box<ExchangeEvent>,
-    },
-    /// HTTP+SSE, with the URL for messages. All responses come on the stream.
-    Older(Url),
-}
-
-/// What an exchange is for.
-#[derive(Clone, Debug, PartialEq)]
-enum Purpose {
-    /// A request that has no response.
-    Call(CallId),
-    /// A request that has one, or that was cancelled.
-    Released(CallId),
-    /// `notifications/initialized`.
-    Confirm,
-    /// Another message without an answer.
-    Note,
-    /// Messages that belong to no request.
-    Listen,
-    /// Whether the session still exists.
-    Probe,
-    /// The stream of HTTP+SSE.
-    OlderStream,
-    /// A request over HTTP+SSE, which is only accepted.
-    OlderCall(CallId),
 }
 
 impl Machine {
@@ -133,6 +83,7 @@ impl Machine {
             state: None,
             is_carried_on: false,
             is_probing: false,
+            doubted: Vec::new(),
             transport: Transport::Streamable,
             next: 0,
             tag,
@@ -224,7 +175,7 @@ impl Machine {
                     self.restoring.push(request.id.clone());
                 }
                 let wire = self.on_wire(&request);
-                let id = CallId { own: request.id, wire: wire.id.clone() };
+                let id = CallId { own: request.id.clone(), wire: wire.id.clone() };
                 let raw = wire.raw().clone();
                 if matches!(self.phase, Phase::Opening(_)) {
                     self.initialize = raw.clone();
@@ -234,7 +185,7 @@ impl Machine {
                     _ => (Purpose::Call(id.clone()), Verb::Request(raw)),
                 };
                 let exchange = self.start(purpose, verb, Duration::ZERO, effects);
-                self.calls.add(id, exchange);
+                self.calls.add(id, exchange, Some(request));
             }
             Message::Notification(notification) if notification.method == Method::Cancelled => {
                 self.cancel(&notification, effects);
@@ -272,6 +223,7 @@ impl Machine {
             None => notification.raw().clone(),
         };
         self.start(Purpose::Note, Verb::Note(raw), Duration::ZERO, effects);
+        self.doubted.retain(|(id, ..)| Some(&id.own) != own.as_ref());
         if let Some(wire) = wire {
             self.release(&wire, effects);
         }
@@ -290,7 +242,10 @@ impl Machine {
         };
         let Some(purpose) = purpose.filter(|_| self.phase != Phase::Down) else { return };
         if event == ExchangeEvent::SessionGone {
-            self.end(SESSION_GONE, effects);
+            if let Purpose::Call(id) | Purpose::OlderCall(id) = &purpose {
+                effects.extend(self.calls.take_unanswered(&id.wire).map(Effect::Return));
+            }
+            self.lose_session(effects);
             return;
         }
         match purpose {
@@ -302,9 +257,13 @@ impl Machine {
             Purpose::OlderStream => self.on_older_event(event, effects),
             Purpose::OlderCall(id) => self.on_older_call_event(&id, event, effects),
             Purpose::Probe => {
-                self.is_probing &= !event.is_last();
                 if matches!(event, ExchangeEvent::Refused { status: 400, .. }) {
-                    self.end(SESSION_GONE, effects);
+                    self.lose_session(effects);
+                } else if event.is_last() {
+                    self.is_probing = false;
+                    for (id, _, refusal) in std::mem::take(&mut self.doubted) {
+                        self.fail(&id, refusal, effects);
+                    }
                 }
             }
         }
@@ -333,6 +292,13 @@ impl Machine {
             self.session.clone_from(session);
         }
         self.probe_if_refused(&event, effects);
+        if self.is_probing
+            && matches!(event, ExchangeEvent::Refused { status: 400, .. })
+            && let Some(request) = self.calls.take_unanswered(&id.wire)
+        {
+            self.doubted.push((id.clone(), request, event));
+            return;
+        }
         match self.calls.on_event(&id.wire, &event) {
             Next::Nothing => self.deliver(event, Some(id), effects),
             Next::Resume { cursor, after } => {
@@ -386,7 +352,7 @@ impl Machine {
                 self.transport = Transport::Older(url);
                 let purpose = Purpose::OlderCall(id.clone());
                 let exchange = self.start(purpose, verb, Duration::ZERO, effects);
-                self.calls.add(id, exchange);
+                self.calls.add(id, exchange, None);
             }
             (Transport::Falling { id, refusal, .. }, event) if event.is_last() => {
                 let (id, refusal) = (id.clone(), ExchangeEvent::clone(refusal));
@@ -551,6 +517,19 @@ impl Machine {
         };
         effects.push(Effect::Start(id, Exchange { verb, session, revision, after, to }));
         id
+    }
+
+    /// The server does not know the session. Requests that it has not run for that are returned.
+    fn lose_session(&mut self, effects: &mut Vec<Effect>) {
+        let doubted = std::mem::take(&mut self.doubted).into_iter().map(|(_, request, _)| request);
+        effects.extend(doubted.map(Effect::Return));
+        let unsent =
+            std::mem::take(&mut self.waiting).into_iter().filter_map(|waiting| match waiting {
+                Message::Request(request) => Some(Effect::Return(request)),
+                _ => None,
+            });
+        effects.extend(unsent);
+        self.end(SESSION_GONE, effects);
     }
 
     fn end(&mut self, reason: &str, effects: &mut Vec<Effect>) {

@@ -53,6 +53,9 @@ pub struct HttpSettings {
     /// Networks in CIDR notation in which it may be, in addition to the public internet.
     #[serde(default)]
     pub allow_networks: Vec<IpNet>,
+    /// Its sessions have a state that clients rely on: if it has lost one, the client's session ends.
+    #[serde(default)]
+    pub stateful: bool,
     /// How long a new connection may take until requests can be sent on it.
     #[serde(default = "default_connect_ms")]
     pub connect_ms: u64,
@@ -153,6 +156,7 @@ impl HttpSettings {
             headers: Headers::default(),
             credential: CredentialSettings::default(),
             allow_networks: Vec::new(),
+            stateful: false,
             connect_ms: default_connect_ms(),
             silence_secs: default_silence_secs(),
             message_bytes_max: default_message_bytes_max(),

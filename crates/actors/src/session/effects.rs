@@ -152,6 +152,10 @@ impl SessionActor {
             }
             Err(reason) => {
                 let reason = reason.to_owned();
+                // Only what a former owner's link saved can be missing at a server that exists.
+                if self.backend.as_ref().is_some_and(|backend| backend.is_stateful()) {
+                    self.following.push(Event::ServerStateLost);
+                }
                 self.following.push(Event::LinkDown { reason });
             }
         }

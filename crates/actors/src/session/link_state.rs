@@ -71,6 +71,10 @@ impl LinkState {
                     None => Event::ServerAdvanced { about, position },
                 });
             }
+            Poll::Ready(Some(LinkEvent::Returned { request })) => {
+                return Poll::Ready(Event::ServerReturned { request });
+            }
+            Poll::Ready(Some(LinkEvent::StateLost)) => return Poll::Ready(Event::ServerStateLost),
             // An empty one is none: what cannot be sealed is not kept.
             Poll::Ready(Some(LinkEvent::Saved { state })) => {
                 let state = seal(&state).unwrap_or_default().into();

@@ -28,6 +28,9 @@ pub(super) async fn run(client: Client, saved: Option<SavedLink>, mut end: Serve
         Some(saved) => Machine::carry_on(random(), &saved.state, &saved.positions),
     };
     let Some(machine) = machine else {
+        if client.is_stateful() {
+            let _is_sent = sender.send(LinkEvent::StateLost).await;
+        }
         sender.down("the session with the upstream server cannot be carried on");
         return;
     };
@@ -137,6 +140,9 @@ impl Drive {
                     let (message, position) = (None, position);
                     self.outgoing.push_back(LinkEvent::Positioned { message, about, position });
                 }
+                Effect::Return(request) => {
+                    self.outgoing.push_back(LinkEvent::Returned { request });
+                }
                 Effect::Save(state) => self.outgoing.push_back(LinkEvent::Saved { state }),
                 Effect::Down(reason) => self.go_down(reason),
             }
@@ -170,6 +176,9 @@ impl Drive {
 
     fn go_down(&mut self, reason: String) {
         if !std::mem::replace(&mut self.is_over, true) {
+            if self.client.is_stateful() {
+                self.outgoing.push_back(LinkEvent::StateLost);
+            }
             self.outgoing.push_back(LinkEvent::Down { reason });
         }
     }

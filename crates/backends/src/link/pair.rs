@@ -199,7 +199,8 @@ impl QueueWeight for LinkEvent {
                 message.as_ref().map_or(0, Message::weight) + position.bytes()
             }
             Self::Saved { state } => state.len(),
-            Self::Up | Self::RoomWanted | Self::Retired | Self::Down { .. } => 0,
+            Self::Returned { request } => request.raw().len(),
+            Self::StateLost | Self::Up | Self::RoomWanted | Self::Retired | Self::Down { .. } => 0,
         }
     }
 }

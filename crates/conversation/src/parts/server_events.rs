@@ -36,9 +36,27 @@ impl Parts {
     pub(crate) fn on_link_down(&mut self, context: &mut StepContext<'_>, reason: &str) {
         let Some((message, was_up)) = self.link.note_lost(context.now, reason) else { return };
         self.delivery().withdraw_all_requests(context, "the server ended");
+        let mut returned = Vec::new();
+        while let Some(mut exchange) = self.posts.take_exchange(|e| e.returned.is_some()) {
+            let request = exchange.returned.take();
+            returned.push((exchange, request));
+        }
         self.fail_link(context, &|id| internal_error(id, &message));
         if was_up {
             self.link.retry_at_once_after_first_failure(context.now);
+        }
+        for (exchange, request) in returned {
+            self.posts.add_exchange(exchange);
+            request.into_iter().for_each(|request| self.link.send_or_queue(context, *request));
+        }
+    }
+
+    /// The server does not know its session any more, and has not run this request.
+    pub(crate) fn on_server_returned(&mut self, request: Request) {
+        let exchange = self.posts.exchange_mut(&request.id).filter(|e| !e.was_returned);
+        if let Some(exchange) = exchange {
+            exchange.was_returned = true;
+            exchange.returned = Some(Box::new(request));
         }
     }
 

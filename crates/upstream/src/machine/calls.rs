@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use protocol::RequestId;
+use protocol::{Request, RequestId};
 
 use super::ids::{CallId, ExchangeId};
 use crate::exchange::{ExchangeEvent, HeaderText};
@@ -18,6 +18,10 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// number of times.
 const TRIES_MAX: u32 = 5;
 
+/// Most bytes of requests that are kept until the server begins to answer. The others get an error if the
+/// server does not know the session.
+const KEPT_BYTES_MAX: usize = 256 << 10;
+
 /// The requests without a response, by their ids at the server. The session that sends them bounds them.
 #[derive(Debug, Default)]
 pub(super) struct Calls(HashMap<RequestId, Call>);
@@ -26,6 +30,8 @@ pub(super) struct Calls(HashMap<RequestId, Call>);
 struct Call {
     id: CallId,
     exchange: ExchangeId,
+    /// The request as the session sent it, until the server begins to answer.
+    request: Option<Request>,
     /// The last event id of its stream.
     cursor: Option<HeaderText>,
     retry: Duration,
@@ -57,16 +63,19 @@ pub(super) fn backoff(retry: Duration, failures: u32) -> Duration {
 }
 
 impl Calls {
-    pub(super) fn add(&mut self, id: CallId, exchange: ExchangeId) {
+    pub(super) fn add(&mut self, id: CallId, exchange: ExchangeId, request: Option<Request>) {
         let wire = id.wire.clone();
-        let call = Call { id, exchange, cursor: None, retry: RETRY, failures: 0 };
+        let kept = self.0.values().filter_map(|call| call.request.as_ref());
+        let kept: usize = kept.map(|request| request.raw().len()).sum();
+        let request = request.filter(|request| kept + request.raw().len() <= KEPT_BYTES_MAX);
+        let call = Call { id, exchange, request, cursor: None, retry: RETRY, failures: 0 };
         self.0.insert(wire, call);
     }
 
     /// Adds a request whose stream another machine has read up to this event.
     pub(super) fn add_resumed(&mut self, id: CallId, exchange: ExchangeId, cursor: HeaderText) {
         let wire = id.wire.clone();
-        self.add(id, exchange);
+        self.add(id, exchange, None);
         if let Some(call) = self.0.get_mut(&wire) {
             call.cursor = Some(cursor);
         }
@@ -92,10 +101,21 @@ impl Calls {
         self.0.remove(wire).map(|call| (call.id, call.exchange))
     }
 
+    /// Removes a request that the server has not begun to answer, if it was kept.
+    pub(super) fn take_unanswered(&mut self, wire: &RequestId) -> Option<Request> {
+        let request = self.0.get_mut(wire)?.request.take()?;
+        self.0.remove(wire);
+        Some(request)
+    }
+
     pub(super) fn on_event(&mut self, id: &RequestId, event: &ExchangeEvent) -> Next {
         let Some(call) = self.0.get_mut(id) else { return Next::Nothing };
         let is_failure = match event {
-            ExchangeEvent::Opened(_) | ExchangeEvent::SessionGone => return Next::Nothing,
+            ExchangeEvent::Opened(_) => {
+                call.request = None;
+                return Next::Nothing;
+            }
+            ExchangeEvent::SessionGone => return Next::Nothing,
             ExchangeEvent::Event { id, retry_ms, .. } => {
                 call.cursor = id.clone().or(call.cursor.take());
                 call.retry = retry_ms.map_or(call.retry, retry_of);

@@ -1,7 +1,7 @@
 //! The effects of a machine, which its caller performs.
 
 use bytes::Bytes;
-use protocol::{Message, Position, RequestId};
+use protocol::{Message, Position, Request, RequestId};
 
 use super::ids::ExchangeId;
 use crate::exchange::Exchange;
@@ -30,6 +30,8 @@ pub enum Effect {
         /// How far the stream was read.
         position: Position,
     },
+    /// The server does not know the session, so it has not run this request. [`Self::Down`] follows.
+    Return(Request),
     /// The session can be carried on with this state, which is secret.
     Save(Bytes),
     /// The session with the server is over. The text is for clients.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::Failure;
+use crate::url::Url;
 
 /// A machine, and what its exchanges are.
 struct Bench {
@@ -87,6 +88,14 @@ impl Bench {
             _ => None,
         });
         delivered.collect()
+    }
+
+    fn returned(&self) -> Vec<Message> {
+        let returned = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Return(request) => Some(Message::from(request.clone())),
+            _ => None,
+        });
+        returned.collect()
     }
 
     #[track_caller]
@@ -216,7 +225,7 @@ fn an_error_of_one_request_leaves_the_session() {
     check(ExchangeEvent::Failed(Failure::Connect), "could not be reached\"");
     let own = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"own"}}"#;
     let Ok(Message::Response(own)) = Message::parse(Bytes::from(own)) else { panic!("no error") };
-    check(ExchangeEvent::Refused { status: 400, error: Some(own) }, r#""id":7"#);
+    check(ExchangeEvent::Refused { status: 422, error: Some(own) }, r#""id":7"#);
 }
 
 // holds: SES-09
@@ -231,30 +240,71 @@ fn a_session_that_the_server_does_not_know_ends() {
 }
 
 #[test]
-fn a_session_ends_if_a_ping_is_refused_as_well() {
+fn a_session_ends_if_a_ping_is_refused_as_well_and_its_requests_are_returned() {
     let (mut bench, _) = Bench::ready();
     let (first, second) = (bench.call(7), bench.call(8));
     bench.event(first, refused(400));
-    bench.one_error("HTTP 400");
     let (ping, exchange) = bench.started().remove(0);
     assert!(matches!(exchange.verb, Verb::Request(raw) if raw.ends_with(b"\"ping\"}")));
     bench.event(second, refused(400));
-    assert!(bench.started().is_empty(), "one ping at a time");
+    assert!(bench.effects.is_empty(), "one ping at a time, and no answer before it");
     bench.event(ping, refused(400));
-    assert!(bench.down());
+    assert_eq!(bench.returned(), [request(7), request(8)]);
+    assert!(bench.down() && bench.delivered().is_empty());
 }
 
 #[test]
-fn a_session_whose_ping_is_answered_stays() {
+fn a_session_whose_ping_is_answered_stays_and_the_request_gets_its_error() {
     let (mut bench, _) = Bench::ready();
     for id in 7..9 {
         let call = bench.call(id);
         bench.event(call, refused(400));
         let (ping, _) = bench.started().remove(0);
         bench.event(ping, ExchangeEvent::Opened(None));
+        assert!(bench.delivered().is_empty());
         bench.event(ping, ExchangeEvent::Ended);
-        assert!(!bench.down() && bench.delivered().is_empty());
+        bench.one_error("HTTP 400");
+        assert!(!bench.down());
     }
+}
+
+// holds: SES-09
+#[test]
+fn only_a_request_that_was_surely_not_run_is_returned() {
+    let (mut bench, _) = Bench::ready();
+    let (gone, answered) = (bench.call(7), bench.call(8));
+    bench.event(answered, ExchangeEvent::Opened(None));
+    bench.event(gone, ExchangeEvent::SessionGone);
+    assert_eq!(bench.returned(), [request(7)]);
+    assert!(bench.down());
+
+    let (mut bench, _) = Bench::ready();
+    let answered = bench.call(8);
+    bench.event(answered, ExchangeEvent::Opened(None));
+    bench.event(answered, event(vec![], Some("e1")));
+    bench.event(answered, ExchangeEvent::Ended);
+    let (again, _) = bench.started().remove(0);
+    bench.event(again, ExchangeEvent::SessionGone);
+    assert!(bench.returned().is_empty() && bench.down());
+
+    let (mut bench, _) = Bench::ready();
+    let own = r#"{"jsonrpc":"2.0","id":"roundhouse:resources/subscribe:1","method":"resources/subscribe"}"#;
+    let (restoring, _) = bench.send(message(own)).remove(0);
+    bench.send(request(9));
+    bench.event(restoring, ExchangeEvent::SessionGone);
+    assert_eq!(bench.returned(), [message(own), request(9)], "it was not sent");
+}
+
+#[test]
+fn a_request_that_is_cancelled_while_the_session_is_in_doubt_is_not_returned() {
+    let (mut bench, _) = Bench::ready();
+    let call = bench.call(7);
+    bench.event(call, refused(400));
+    let (ping, _) = bench.started().remove(0);
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
+    bench.send(message(cancel));
+    bench.event(ping, refused(400));
+    assert!(bench.returned().is_empty() && bench.down());
 }
 
 #[test]
