@@ -98,6 +98,8 @@ mod tests {
         assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
 
         link.end();
+        // A reload replaces the backend; its session is still being ended.
+        backends.replace([]);
         let length = stream.read(&mut read).await.unwrap();
         let delete = String::from_utf8_lossy(&read[..length]).to_lowercase();
         assert!(delete.starts_with("delete / http/1.1\r\n"), "{delete}");

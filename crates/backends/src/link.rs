@@ -7,7 +7,7 @@
 mod pair;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -70,14 +70,22 @@ pub trait Backend: Send + Sync + 'static {
 
 /// The backends of the node, by tenant. They can change while the node runs. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Backends(Arc<RwLock<ByTenant>>);
+pub struct Backends(Arc<Tables>);
+
+#[derive(Default)]
+struct Tables {
+    by_tenant: RwLock<ByTenant>,
+    /// Those that no tenant has any more, while a session has them or their links are being ended.
+    retired: Mutex<Vec<Arc<dyn Backend>>>,
+}
 
 type ByTenant = HashMap<Arc<str>, Arc<dyn Backend>>;
 
 impl Backends {
     /// Creates the table from pairs of tenant and backend.
     pub fn new(backends: impl IntoIterator<Item = (Arc<str>, Arc<dyn Backend>)>) -> Self {
-        Self(Arc::new(RwLock::new(backends.into_iter().collect())))
+        let by_tenant = RwLock::new(backends.into_iter().collect());
+        Self(Arc::new(Tables { by_tenant, retired: Mutex::default() }))
     }
 
     /// Replaces all backends, and retires those that no tenant has any more. A session keeps the one
@@ -85,29 +93,39 @@ impl Backends {
     pub fn replace(&self, backends: impl IntoIterator<Item = (Arc<str>, Arc<dyn Backend>)>) {
         let table: ByTenant = backends.into_iter().collect();
         let kept: HashSet<_> = table.values().map(address).collect();
-        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.by_tenant.write().unwrap_or_else(PoisonError::into_inner);
         let former = std::mem::replace(&mut *current, table);
         // The former ones are retired and dropped after the lock.
         drop(current);
-        let unused = former.values().filter(|backend| !kept.contains(&address(backend)));
-        unused.for_each(|backend| backend.retire());
+        let unused = former.into_values().filter(|backend| !kept.contains(&address(backend)));
+        let unused: Vec<_> = unused.inspect(|backend| backend.retire()).collect();
+        let mut retired = self.0.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.extend(unused);
+        // The count is of this table, and of the sessions that have the backend.
+        let is_in_use = |backend: &Arc<dyn Backend>| Arc::strong_count(backend) > 1;
+        let ended = retired.extract_if(.., |backend| !is_in_use(backend) && backend.links() == 0);
+        let ended: Vec<_> = ended.collect();
+        drop(retired);
+        drop(ended);
     }
 
     /// Starts servers in advance, where the settings say so.
     pub fn start_in_advance(&self) {
         // Started after the lock.
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.by_tenant.read().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<_> = table.values().cloned().collect();
         drop(table);
         all.iter().for_each(|backend| backend.start_in_advance());
     }
 
-    /// Waits until the servers know that their sessions are over, for a node that stops; at most so long.
+    /// Waits until the servers, also former ones, know that their sessions are over, for a node that stops; at most so long.
     pub async fn links_ended(&self, within: Duration) {
-        let all: Vec<_> = {
-            let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = {
+            let table = self.0.by_tenant.read().unwrap_or_else(PoisonError::into_inner);
             table.values().cloned().collect()
         };
+        let retired = self.0.retired.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.extend(retired);
         let until = Instant::now() + within;
         while all.iter().any(|backend| backend.links() > 0) && Instant::now() < until {
             tokio::time::sleep(ENDED_INTERVAL).await;
@@ -116,7 +134,7 @@ impl Backends {
 
     /// Returns the backend of the tenant.
     pub fn of(&self, tenant: &str) -> Option<Arc<dyn Backend>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
+        self.0.by_tenant.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
     }
 }
 
