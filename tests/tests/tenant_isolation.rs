@@ -19,6 +19,8 @@ use tests::{Node, Setup, processes, tools};
 
 #[path = "tenant_isolation/attacks.rs"]
 mod attacks;
+#[path = "tenant_isolation/remote.rs"]
+mod remote;
 #[path = "tenant_isolation/victim.rs"]
 mod victim;
 
@@ -72,6 +74,8 @@ struct Machine {
     folder: tempfile::TempDir,
     settings: String,
     attackers: Core,
+    /// Where the tenant `remote` has its server.
+    remote: std::net::TcpListener,
 }
 
 impl Machine {
@@ -85,6 +89,7 @@ impl Machine {
             String::new()
         };
         let core = attackers.number();
+        let remote = std::net::TcpListener::bind("127.0.0.1:0")?;
         let settings = format!(
             "{SETTINGS}
 [tenants.greedy]
@@ -101,13 +106,20 @@ auth = 'open'
 [tenants.steady.backends.main]
 kind = 'stdio'
 command = '{}'
+[tenants.remote]
+auth = 'open'
+[tenants.remote.backends.main]
+kind = 'http'
+url = 'http://{}/mcp'
+allow_networks = ['127.0.0.0/8']
 ",
-            steady.display()
+            steady.display(),
+            remote.local_addr()?
         );
         let folder = tempfile::tempdir()?;
         let program = tools::released("roundhouse");
         let text = format!("#!/bin/sh\nulimit -n {DESCRIPTORS}\n{}\n", node.exec(program));
-        let machine = Self { folder, settings, attackers };
+        let machine = Self { folder, settings, attackers, remote };
         std::fs::write(machine.program(), text)?;
         let mode = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(machine.program(), mode)?;
@@ -140,8 +152,11 @@ command = '{}'
     async fn measure(&self, classes: &[Class], allowed: Duration) -> Result<(Node, Vec<String>)> {
         let node = self.start()?;
         let victim = Victim::open(&node).await?;
-        let start = |class: &Class| Attack::start(*class, &node, self.attackers);
-        let attacks: Vec<_> = classes.iter().map(start).collect();
+        let start = |class: &Class| {
+            let listener = self.remote.try_clone()?;
+            anyhow::Ok(Attack::start(*class, &node, self.attackers, listener))
+        };
+        let attacks: Vec<_> = classes.iter().map(start).collect::<Result<_>>()?;
         tokio::time::sleep(BEFORE).await;
         let called = victim.call(TIME, CALLS).await;
         let opened = victim.open_more().await;
@@ -175,6 +190,21 @@ command = '{}'
 #[test]
 fn long_a_tenant_that_does_its_worst_slows_no_call_of_another_and_takes_no_more_than_check_says()
 -> Result<()> {
+    on_two_cores(async |machine| judge(machine).await)
+}
+
+#[test]
+#[ignore = "a known fault: messages of several MB from a server over HTTP delay the calls of others"]
+fn long_a_hostile_server_over_http_slows_no_call_of_another_tenant() -> Result<()> {
+    on_two_cores(async |machine| {
+        let allowed = quiet(machine).await?;
+        let (_node, faults) = machine.measure(&[Class::Remote], allowed).await?;
+        ensure!(faults.is_empty(), "{}", faults.join("\n"));
+        Ok(())
+    })
+}
+
+fn on_two_cores(test: impl AsyncFnOnce(&Machine) -> Result<()>) -> Result<()> {
     let Some((first, last)) = cores::two() else {
         println!("skipped: the machine has one core, so the attackers cannot have another one");
         return Ok(());
@@ -185,16 +215,20 @@ fn long_a_tenant_that_does_its_worst_slows_no_call_of_another_and_takes_no_more_
     // Before the runtime starts, and with it threads.
     first.enter()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(judge(&machine))
+    runtime.block_on(test(&machine))
+}
+
+/// Measures the calls without an attack. Returns the p99 that is allowed under one.
+async fn quiet(machine: &Machine) -> Result<Duration> {
+    let node = machine.start()?;
+    let quiet = Victim::open(&node).await?.call(TIME, CALLS).await?;
+    let (p50, p99) = (quiet.percentile(50), quiet.percentile(99));
+    println!("quiet: {} calls, p50 {p50:.1?}, p99 {p99:.1?}", quiet.count());
+    Ok((p99 * 4).max(ALLOWED_MIN))
 }
 
 async fn judge(machine: &Machine) -> Result<()> {
-    let node = machine.start()?;
-    let quiet = Victim::open(&node).await?.call(TIME, CALLS).await?;
-    drop(node);
-    let (p50, p99) = (quiet.percentile(50), quiet.percentile(99));
-    println!("quiet: {} calls, p50 {p50:.1?}, p99 {p99:.1?}", quiet.count());
-    let allowed = (p99 * 4).max(ALLOWED_MIN);
+    let allowed = quiet(machine).await?;
     let mut faults = Vec::new();
     for class in Class::ALL {
         faults.extend(machine.measure(&[class], allowed).await?.1);

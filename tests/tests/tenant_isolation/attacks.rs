@@ -15,6 +15,8 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::remote;
+
 const NEWEST: &str = "2025-11-25";
 
 /// The largest body that a node accepts.
@@ -24,6 +26,9 @@ const BODY_MAX: usize = 4 << 20;
 /// The kernel queues connections in the order of their arrival, so a node cannot prefer one over a
 /// flood of many more.
 const RECONNECT: Duration = Duration::from_millis(500);
+
+/// How long a client waits for a hostile server.
+const WAIT: Duration = Duration::from_millis(500);
 
 /// What a tenant takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +41,11 @@ pub(crate) enum Class {
     Logs,
     Processes,
     Memory,
+    Remote,
 }
 
 impl Class {
+    /// Those that the node withstands.
     pub(crate) const ALL: [Self; 8] = [
         Self::Sessions,
         Self::Bodies,
@@ -61,7 +68,13 @@ pub(crate) struct Attack {
 
 impl Attack {
     /// Starts an attack on this core.
-    pub(crate) fn start(class: Class, node: &Node, core: Core) -> Self {
+    /// `listener` is where the tenant `remote` has its server.
+    pub(crate) fn start(
+        class: Class,
+        node: &Node,
+        core: Core,
+        listener: std::net::TcpListener,
+    ) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let done = Arc::<AtomicU64>::default();
         let target = Target { base: node.base.clone(), done: Arc::clone(&done) };
@@ -70,7 +83,7 @@ impl Attack {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
                 tokio::select! {
-                    () = target.attack(class) => {}
+                    () = target.attack(class, listener) => {}
                     _ = stopped => {}
                 }
             });
@@ -110,7 +123,7 @@ impl Target {
         self.done.fetch_add(done as u64, Ordering::Relaxed);
     }
 
-    async fn attack(self, class: Class) {
+    async fn attack(self, class: Class, listener: std::net::TcpListener) {
         let mut tasks = JoinSet::new();
         match class {
             Class::Sessions => {
@@ -145,6 +158,10 @@ impl Target {
                 let pad = "x".repeat(12 << 10);
                 self.floods(&mut tasks, 8, &initialize("hostile", &pad));
                 (0..8).for_each(|_| drop(tasks.spawn(self.clone().leave_results_unread())));
+            }
+            Class::Remote => {
+                tasks.spawn(async move { drop(remote::serve(listener).await) });
+                (0..12).for_each(|_| drop(tasks.spawn(self.clone().use_remote())));
             }
         }
         while tasks.join_next().await.is_some() {}
@@ -297,6 +314,25 @@ impl Target {
                 failures += usize::from(matches!(sent.await, Ok(Err(_))));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
+        }
+    }
+
+    /// Uses a hostile server over HTTP, with more calls at a time than it answers.
+    async fn use_remote(self) {
+        loop {
+            let client = self.open("remote").await;
+            let _listed = tokio::time::timeout(WAIT, client.request("tools/list", json!({}))).await;
+            let _stream = client.get(None).await;
+            for _ in 0..4 {
+                let mut calls = JoinSet::new();
+                for _ in 0..7 {
+                    let (twin, call) = (client.twin(), client.call("any", json!({})));
+                    calls.spawn(async move { tokio::time::timeout(WAIT, twin.send(call)).await });
+                }
+                let answers = calls.join_all().await;
+                self.note(answers.iter().filter(|answer| matches!(answer, Ok(Ok(_)))).count());
+            }
+            let _ended = tokio::time::timeout(WAIT, client.delete()).await;
         }
     }
 
