@@ -5,8 +5,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::mcp::{Client, REVISIONS, messages};
+use tests::redis::Redis;
 use tests::sse::PATIENCE;
 use tests::{Node, Setup, check, tools};
+
+/// A server of the Python SDK.
+const PYTHON: &str = "from mcp.server.fastmcp import FastMCP
+m = FastMCP('py')
+@m.tool()
+def add(a: int, b: int) -> int:
+    return a + b
+@m.resource('py://answer')
+def answer() -> str:
+    return '42'
+m.run()
+";
 
 const NEWEST: &str = "2025-11-25";
 
@@ -150,5 +163,156 @@ async fn a_cancellation_reaches_the_server_that_has_the_call() -> Result<()> {
     }
     ensure!(cancelled("far__rh_cancelled").await? == "0", "cancelled at another server");
     sent.abort();
+    Ok(())
+}
+
+/// `npm @modelcontextprotocol/server-everything` and a server of the Python SDK as programs, and the fixture in the node.
+fn real_servers() -> Setup {
+    let node = tools::node().display().to_string();
+    let everything =
+        tools::installed("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+    let (everything, python) = (everything.display(), tools::python("py1").display().to_string());
+    Setup::config(format!(
+        "[tenants.demo]\nauth = \"open\"\n\
+         [tenants.demo.backends.js]\nkind = \"stdio\"\ncommand = \"{node}\"\nargs = [\"{everything}\"]\n\
+         [tenants.demo.backends.py]\nkind = \"stdio\"\ncommand = \"{python}\"\nargs = [\"-c\", {PYTHON:?}]\n\
+         deny_resources = [\"secret:*\"]\n\
+         [tenants.demo.backends.own]\nkind = \"native\"\nname = \"everything\"\n\
+         deny_tools = [\"rh_crash\"]\n"
+    ))
+}
+
+#[tokio::test]
+async fn servers_of_public_sdks_are_one_with_their_tools_prompts_and_resources() -> Result<()> {
+    let node = Node::start(&real_servers())?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    let tools = names(&client).await?;
+    for wanted in ["js__echo", "py__add", "own__rh_echo"] {
+        ensure!(tools.iter().any(|name| name == wanted), "no {wanted}: {tools:?}");
+    }
+    ensure!(!tools.iter().any(|name| name == "own__rh_crash"), "{tools:?}");
+    let denied = client.request("tools/call", json!({ "name": "own__rh_crash" })).await?;
+    ensure!(denied["error"]["code"] == -32602, "{denied}");
+    let sum = client.tool("py__add", json!({ "a": 40, "b": 2 })).await?;
+    ensure!(sum["content"][0]["text"] == "42", "{sum}");
+    let echo = client.tool("js__echo", json!({ "message": "round" })).await?;
+    ensure!(
+        echo["content"][0]["text"].as_str().is_some_and(|text| text.contains("round")),
+        "{echo}"
+    );
+    let read = client.request("resources/read", json!({ "uri": "py://answer" })).await?;
+    ensure!(read["result"]["contents"][0]["text"] == "42", "{read}");
+    let listed = client.request("resources/list", json!({})).await?;
+    let all = listed["result"]["resources"].as_array().context("no resources")?;
+    let of_js =
+        all.iter().find_map(|one| one["uri"].as_str().filter(|uri| uri.starts_with("demo://")));
+    let read = client.request("resources/read", json!({ "uri": of_js })).await?;
+    ensure!(read["result"]["contents"][0]["uri"] == json!(of_js), "{read}");
+    let prompts = client.request("prompts/list", json!({})).await?;
+    let prompts = prompts["result"]["prompts"].as_array().context("no prompts")?;
+    ensure!(prompts.iter().any(|prompt| prompt["name"] == "js__simple-prompt"), "{prompts:?}");
+    let prompt = client.request("prompts/get", json!({ "name": "js__simple-prompt" })).await?;
+    ensure!(prompt["result"]["messages"].is_array(), "{prompt}");
+    let reference = json!({ "type": "ref/prompt", "name": "js__completable-prompt" });
+    let argument = json!({ "name": "department", "value": "E" });
+    let params = json!({ "ref": reference, "argument": argument });
+    let completed = client.request("completion/complete", params).await?;
+    ensure!(completed["result"]["completion"]["values"].is_array(), "{completed}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_catalog_moves_with_its_session_when_a_node_dies_and_when_one_drains() -> Result<()> {
+    let redis = Redis::start()?;
+    let program = tools::built("everything").display().to_string();
+    let setup = Setup::config(format!(
+        "[tenants.demo]\nauth = \"open\"\n\
+         [tenants.demo.backends.prog]\nkind = \"stdio\"\ncommand = \"{program}\"\n\
+         [tenants.demo.backends.own]\nkind = \"native\"\nname = \"everything\"\n"
+    ));
+    let setup = setup
+        .with("store.url", redis.url())
+        .with("cluster.listen", "127.0.0.1:0")
+        .with("cluster.secret", "known to these three nodes, no secret");
+    let mut nodes = (0..3).map(|_| Node::start(&setup)).collect::<Result<Vec<_>>>()?;
+    let mut client = Client::open(nodes[0].demo(), NEWEST).await?;
+    let before = names(&client).await?;
+    client.url = nodes[1].demo();
+    client.request("resources/subscribe", json!({ "uri": "test://watched-resource" })).await?;
+    // A call that only reads runs again at the next owner; the other one ends with an error.
+    let (reading, writing) = (client.twin(), client.twin());
+    let slow = json!({ "ms": 1_500 });
+    let reads = reading.ask(client.call("prog__rh_read_only_slow", slow.clone()));
+    let writes = writing.ask(client.call("prog__rh_sleep", slow));
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        nodes[0].kill()
+    };
+    let (read, written, killed) = tokio::join!(reads, writes, kill);
+    killed?;
+    let (read, written) = (read?, written?);
+    ensure!(read["result"].is_object(), "a call that only reads: {read}");
+    ensure!(written["error"].is_object(), "a call that may not run twice: {written}");
+    let after = names(&client).await?;
+    ensure!(before == after, "{before:?} {after:?}");
+    for tool in ["prog__rh_echo", "own__rh_echo"] {
+        let echo = client.tool(tool, json!({ "number": 3 })).await?;
+        ensure!(echo["structuredContent"]["number"] == 3, "{echo}");
+    }
+    // The owner, whichever it is now, leaves in order.
+    let survivor = nodes.remove(2);
+    let drained = nodes.remove(1);
+    client.url = survivor.demo();
+    drained.stop(Duration::from_secs(30))?;
+    let listed = names(&client).await?;
+    ensure!(listed == before, "{listed:?}");
+    let echo = client.tool("prog__rh_echo", json!({ "number": 4 })).await?;
+    ensure!(echo["structuredContent"]["number"] == 4, "{echo}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn rules_of_clients_are_about_the_names_with_prefixes() -> Result<()> {
+    let program = tools::built("everything").display().to_string();
+    let node = Node::start(&Setup::config(format!(
+        "[tenants.demo]\nauth = \"open\"\n\
+         [tenants.demo.permissions.all]\ntools = [\"prog__rh_*\"]\n\
+         deny_tools = [\"prog__rh_sleep\"]\n\
+         [tenants.demo.backends.prog]\nkind = \"stdio\"\ncommand = \"{program}\"\n\
+         [tenants.demo.backends.own]\nkind = \"native\"\nname = \"everything\"\n"
+    )))?;
+    let client = Client::open(node.demo(), NEWEST).await?;
+    let tools = names(&client).await?;
+    ensure!(
+        !tools.is_empty() && tools.iter().all(|name| name.starts_with("prog__rh_")),
+        "{tools:?}"
+    );
+    ensure!(!tools.iter().any(|name| name == "prog__rh_sleep"), "{tools:?}");
+    client.tool("prog__rh_echo", json!({})).await?;
+    for denied in ["prog__rh_sleep", "own__rh_echo", "rh_echo"] {
+        let answer = client.request("tools/call", json!({ "name": denied })).await?;
+        ensure!(answer["error"].is_object(), "{denied}: {answer}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_with_start_names_what_is_missing() -> Result<()> {
+    let long = "x".repeat(24);
+    let program = tools::built("everything").display().to_string();
+    let settings = tempfile::NamedTempFile::new()?;
+    std::fs::write(
+        settings.path(),
+        format!(
+            "[tenants.demo]\nauth = \"open\"\n\
+             [tenants.demo.backends.long]\nkind = \"stdio\"\ncommand = \"{program}\"\nprefix = \"{long}\"\n\
+             [tenants.demo.backends.dead]\nkind = \"stdio\"\ncommand = \"false\"\n"
+        ),
+    )?;
+    let mut command = std::process::Command::new(tools::built("roundhouse"));
+    let output = command.args(["check", "--start"]).arg(settings.path()).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(text.contains("tenant demo: `dead`: not available: "), "{text}");
+    ensure!(text.contains(&format!("{long}__rh_echo")), "{text}");
     Ok(())
 }

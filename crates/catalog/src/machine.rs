@@ -418,12 +418,14 @@ impl Machine {
         };
         let (ready, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_over);
         self.waiting = waiting;
-        for Waiting { request, .. } in ready {
-            match Listed::of(&request.method) {
+        for Waiting { request, until } in ready {
+            match (until, Listed::of(&request.method)) {
+                // It has the server's own name already.
+                (Until::Started(child), _) => self.send(child, request, effects),
                 // What was read is the answer, also if it has changed since: otherwise a server could
                 // hold the answer back by changes.
-                Some(listed) => self.answer_list(request, listed, effects),
-                None => self.route_by_known_lists(request, effects),
+                (Until::Listed, Some(listed)) => self.answer_list(request, listed, effects),
+                (Until::Listed, None) => self.route_by_known_lists(request, effects),
             }
         }
     }
@@ -484,3 +486,6 @@ fn invalid_cursor(effects: &mut Vec<Effect>, id: RequestId) {
     let text = "the cursor is none of this endpoint's; list again from the beginning";
     answer(effects, id.clone(), error(id, ErrorCode::InvalidParams, text));
 }
+
+#[cfg(test)]
+mod tests;
