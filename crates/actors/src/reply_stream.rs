@@ -82,6 +82,11 @@ impl ReplyStream {
         }
     }
 
+    /// Whether there is a next event, or the end. If not, the task is woken when there is.
+    pub fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.poll_next(context).map(|event| self.routed.put_back(event))
+    }
+
     /// Charges bytes of the reply that its client has not read yet to the share of the tenant, until
     /// the returned value is dropped. `None` for bytes that are too few to count.
     pub fn charge(&self, bytes: usize) -> Option<Held> {

@@ -1,37 +1,75 @@
-//! The time of a record as text. A second is converted once.
+//! The time of a record as text. The clock of the machine is read once a second, and a second is converted
+//! once: in between, the monotonic clock says how much later a record is.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use time::OffsetDateTime;
+
+/// The beginning of a record, up to the end of its time.
+const BEGINNING: [u8; 34] = *b"{\"time\":\"0000-00-00T00:00:00.000Z\"";
+
+/// Where the time begins, and where its milliseconds do.
+const TIME_AT: usize = 9;
+const MILLIS_AT: usize = TIME_AT + SECOND_BYTES;
 
 /// The bytes of a time up to its milliseconds: `2026-09-24T12:10:24.`.
 const SECOND_BYTES: usize = 20;
 
+/// How long the clock of the machine is not read again. If it is set, records follow so much later.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
 /// Writes times in UTC, as RFC 3339 has them, with milliseconds.
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// When the clock of the machine was read, and what it showed.
+    read: Option<(Instant, Duration)>,
     second: Option<u64>,
-    text: [u8; SECOND_BYTES],
+    millis: u32,
+    beginning: [u8; BEGINNING.len()],
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Self { second: None, text: [b'0'; SECOND_BYTES] }
+        Self { read: None, second: None, millis: 0, beginning: BEGINNING }
     }
 }
 
 impl Clock {
-    /// Appends the time.
-    pub(crate) fn write(&mut self, out: &mut Vec<u8>, at: SystemTime) {
-        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let second = since.as_secs();
+    /// Appends the beginning of a record of this time: `{"time":"2026-09-24T12:10:24.012Z"`.
+    pub(crate) fn write(&mut self, out: &mut Vec<u8>, at: Instant) {
+        let since = self.since_epoch(at);
+        self.set(since);
+        out.extend_from_slice(&self.beginning);
+    }
+
+    fn since_epoch(&mut self, at: Instant) -> Duration {
+        match self.read {
+            Some((read, since)) if at < read + READ_EVERY => {
+                match at.checked_duration_since(read) {
+                    Some(later) => since + later,
+                    None => since.saturating_sub(read - at),
+                }
+            }
+            _ => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let now = Instant::now();
+                self.read = Some((now, since));
+                since.saturating_sub(now.saturating_duration_since(at))
+            }
+        }
+    }
+
+    fn set(&mut self, since: Duration) {
+        let (second, millis) = (since.as_secs(), since.subsec_millis());
         if self.second != Some(second) {
             self.second = Some(second);
-            self.text = text_of(second);
+            self.beginning[TIME_AT..MILLIS_AT].copy_from_slice(&text_of(second));
+        } else if self.millis == millis {
+            return;
         }
-        let millis = since.subsec_millis();
-        out.extend_from_slice(&self.text);
-        out.extend_from_slice(&[digit(millis / 100), digit(millis / 10), digit(millis), b'Z']);
+        self.millis = millis;
+        let digits = [digit(millis / 100), digit(millis / 10), digit(millis)];
+        self.beginning[MILLIS_AT..MILLIS_AT + digits.len()].copy_from_slice(&digits);
     }
 }
 
@@ -62,9 +100,21 @@ mod tests {
             (0, "1970-01-01T00:00:00.000Z"),
             (1_790_251_825_000, "2026-09-24T12:10:25.000Z"),
         ] {
-            let mut out = Vec::new();
-            clock.write(&mut out, UNIX_EPOCH + Duration::from_millis(millis));
-            assert_eq!(String::from_utf8(out).unwrap(), text);
+            clock.set(Duration::from_millis(millis));
+            let beginning = format!("{{\"time\":\"{text}\"");
+            assert_eq!(str::from_utf8(&clock.beginning), Ok(&*beginning));
         }
+    }
+
+    #[test]
+    fn the_clock_of_the_machine_is_read_again_after_a_second() {
+        let now = Instant::now();
+        let known = Duration::from_secs(1_000);
+        let mut clock = Clock { read: Some((now, known)), ..Clock::default() };
+        let millis = Duration::from_millis;
+        assert_eq!(clock.since_epoch(now + millis(999)), known + millis(999));
+        assert_eq!(clock.since_epoch(now - millis(5)), known - millis(5));
+        assert!(clock.since_epoch(now + millis(1_000)) > known * 1_000, "the present time");
+        assert_ne!(clock.read, Some((now, known)));
     }
 }

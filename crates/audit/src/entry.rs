@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
+
+use crate::line;
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,20 @@ impl Kind {
     /// Whether something is done only when the record is written.
     pub(crate) fn is_waited_for(self) -> bool {
         matches!(self, Self::Begin | Self::Message | Self::Revoked | Self::Admin)
+    }
+
+    /// The member of a record that says it.
+    pub(crate) fn member(self) -> &'static [u8] {
+        match self {
+            Self::Begin => b",\"kind\":\"begin\"",
+            Self::End => b",\"kind\":\"end\"",
+            Self::Message => b",\"kind\":\"message\"",
+            Self::Refused => b",\"kind\":\"refused\"",
+            Self::SignInFailed => b",\"kind\":\"sign_in_failed\"",
+            Self::Revoked => b",\"kind\":\"revoked\"",
+            Self::Admin => b",\"kind\":\"admin\"",
+            Self::LeftOut => b",\"kind\":\"left_out\"",
+        }
     }
 
     /// The name, for records and labels.
@@ -107,12 +124,18 @@ pub enum FieldValue<'a> {
     Plain(&'a str),
 }
 
-/// What is known for a record. What is not known is left out. Texts are cut and escaped when they are
-/// written, so they may come from a client.
-#[derive(Clone, Debug, Default)]
-pub struct Entry<'a> {
-    /// Joins the two records of a call.
-    pub call: Option<CallId>,
+/// The JSON-RPC id of a request. Either form is a text in records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestName<'a> {
+    /// A number.
+    Number(i64),
+    /// A text.
+    Text(&'a str),
+}
+
+/// Who sends a request, and to what.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origin<'a> {
     /// What names the client: `key`, `subject` or `client`, which is the id of a client of the issuer.
     pub principal: Option<&'static str>,
     /// The issuer of the client's token.
@@ -123,8 +146,33 @@ pub struct Entry<'a> {
     pub session: Option<SessionDigest>,
     /// The endpoint of the request.
     pub endpoint: Option<&'a str>,
-    /// The JSON-RPC id of the request, as text.
-    pub request: Option<&'a str>,
+}
+
+/// The text of an [`Origin`] in records. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct KnownOrigin(pub(crate) Arc<[u8]>);
+
+impl KnownOrigin {
+    /// Makes the text.
+    pub(crate) fn new(origin: &Origin<'_>) -> Self {
+        Self(line::origin(origin).into())
+    }
+}
+
+/// What is known for a record. What is not known is left out. Texts are cut and escaped when they are
+/// written, so they may come from a client.
+#[derive(Clone, Debug, Default)]
+pub struct Entry<'a> {
+    /// When it happened; `None` for now.
+    pub at: Option<Instant>,
+    /// Joins the two records of a call.
+    pub call: Option<CallId>,
+    /// Where the request comes from.
+    pub origin: Origin<'a>,
+    /// The same, in place of `origin`, if its text was made before.
+    pub known_origin: Option<&'a KnownOrigin>,
+    /// The JSON-RPC id of the request.
+    pub request: Option<RequestName<'a>>,
     /// The method of the message.
     pub method: Option<&'a str>,
     /// The kind and the name of what the message is about: a tool, a prompt, a resource.
@@ -167,6 +215,8 @@ mod tests {
     fn each_kind_stands_at_its_number() {
         for (number, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, number);
+            let member = format!(",\"kind\":\"{}\"", kind.as_str());
+            assert_eq!(kind.member(), member.as_bytes());
         }
     }
 

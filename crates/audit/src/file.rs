@@ -66,8 +66,9 @@ impl AuditFile {
     }
 
     /// Whether the kernel takes so many bytes into its memory, and nothing is to be done before or behind.
-    pub(crate) fn takes_at_once(&self, bytes: usize) -> bool {
-        let is_ready = !self.syncs && !self.has_torn_end && self.looked_at.elapsed() < LOOK_EVERY;
+    pub(crate) fn takes_at_once(&self, bytes: usize, now: Instant) -> bool {
+        let has_looked = now.saturating_duration_since(self.looked_at) < LOOK_EVERY;
+        let is_ready = !self.syncs && !self.has_torn_end && has_looked;
         let has_room = self.bytes_max == 0 || self.bytes + bytes as u64 <= self.bytes_max;
         self.is_cached && is_ready && has_room
     }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::entry::{Entry, FIELD_BYTES_MAX, FieldValue, Kind};
+use crate::entry::{Entry, FIELD_BYTES_MAX, FieldValue, Kind, Origin, RequestName};
 
 /// The greatest length of a name of a tool, a prompt, a resource or a method, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -16,72 +16,83 @@ const PRINCIPAL_BYTES_MAX: usize = 512;
 /// The greatest length of a request's id.
 const REQUEST_BYTES_MAX: usize = 64;
 
+/// Where a record is made: the node, and the tenant unless it is about the node. It follows the id of the
+/// call.
+pub(crate) fn place(node: &str, tenant: Option<&str>) -> Box<[u8]> {
+    let mut text = Vec::new();
+    let mut line = Line { out: &mut text };
+    line.text(",\"node\":", Some(node), NAME_BYTES_MAX);
+    line.text(",\"tenant\":", tenant, NAME_BYTES_MAX);
+    text.into()
+}
+
+/// The client, the session and the endpoint. They follow the place.
+pub(crate) fn origin(origin: &Origin<'_>) -> Box<[u8]> {
+    let mut text = Vec::new();
+    Line { out: &mut text }.origin(origin);
+    text.into()
+}
+
 /// Appends what follows the time: all that is known, and the end of the line.
-pub(crate) fn write(
-    out: &mut Vec<u8>,
-    kind: Kind,
-    node: &str,
-    tenant: Option<&str>,
-    entry: &Entry<'_>,
-) {
+pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'_>) {
     let mut line = Line { out };
-    line.plain("kind", kind.as_str());
+    line.raw(kind.member());
     if let Some(call) = entry.call {
-        line.key("call");
-        line.out.push(b'"');
+        line.raw(b",\"call\":\"");
         line.hex((call.0 >> 64) as u64);
         line.hex(call.0 as u64);
-        line.out.push(b'"');
+        line.raw(b"\"");
     }
-    line.text("node", Some(node), NAME_BYTES_MAX);
-    line.text("tenant", tenant, NAME_BYTES_MAX);
-    line.text("principal", entry.principal, NAME_BYTES_MAX);
-    line.text("issuer", entry.issuer, PRINCIPAL_BYTES_MAX);
-    line.text("subject", entry.subject, PRINCIPAL_BYTES_MAX);
-    if let Some(session) = entry.session {
-        line.key("session");
-        line.out.push(b'"');
-        line.hex(session.0);
-        line.out.push(b'"');
+    line.raw(place);
+    match &entry.known_origin {
+        Some(known) => line.raw(&known.0),
+        None => line.origin(&entry.origin),
     }
-    line.text("endpoint", entry.endpoint, NAME_BYTES_MAX);
-    line.text("request", entry.request, REQUEST_BYTES_MAX);
-    line.text("method", entry.method, NAME_BYTES_MAX);
+    match entry.request {
+        Some(RequestName::Number(number)) => {
+            line.raw(b",\"request\":\"");
+            line.signed(number);
+            line.raw(b"\"");
+        }
+        Some(RequestName::Text(text)) => {
+            line.text(",\"request\":", Some(text), REQUEST_BYTES_MAX);
+        }
+        None => {}
+    }
+    line.text(",\"method\":", entry.method, NAME_BYTES_MAX);
     if let Some((kind, name)) = entry.about {
-        line.text(kind, Some(name), NAME_BYTES_MAX);
+        line.raw(b",\"");
+        line.raw(kind.as_bytes());
+        line.raw(b"\":");
+        line.quoted(name, NAME_BYTES_MAX);
     }
     if entry.is_ambiguous {
-        line.key("ambiguous");
-        line.out.extend_from_slice(b"true");
+        line.raw(b",\"ambiguous\":true");
     }
     line.fields(entry.fields);
-    line.text("action", entry.action, NAME_BYTES_MAX);
-    line.text("by", entry.by, PRINCIPAL_BYTES_MAX);
-    line.text("target", entry.target, NAME_BYTES_MAX);
-    line.text("outcome", entry.outcome, NAME_BYTES_MAX);
-    line.text("reason", entry.reason, NAME_BYTES_MAX);
-    line.number("status", entry.status.map(u64::from));
+    line.text(",\"action\":", entry.action, NAME_BYTES_MAX);
+    line.text(",\"by\":", entry.by, PRINCIPAL_BYTES_MAX);
+    line.text(",\"target\":", entry.target, NAME_BYTES_MAX);
+    line.text(",\"outcome\":", entry.outcome, NAME_BYTES_MAX);
+    line.text(",\"reason\":", entry.reason, NAME_BYTES_MAX);
+    line.number(b",\"status\":", entry.status.map(u64::from));
     if let Some(code) = entry.code {
-        line.key("code");
-        if code < 0 {
-            line.out.push(b'-');
-        }
-        line.decimal(u64::from(code.unsigned_abs()));
+        line.raw(b",\"code\":");
+        line.signed(code.into());
     }
     if let Some(duration) = entry.duration {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        line.key("ms");
+        line.raw(b",\"ms\":");
         line.decimal(micros / 1_000);
         let rest = micros % 1_000;
-        let digits = [rest / 100, rest / 10 % 10, rest % 10].map(|digit| b'0' + digit as u8);
-        line.out.push(b'.');
-        line.out.extend_from_slice(&digits);
+        let [d1, d2, d3] = [rest / 100, rest / 10 % 10, rest % 10].map(|digit| b'0' + digit as u8);
+        line.raw(&[b'.', d1, d2, d3]);
     }
-    line.number("bytes_in", entry.bytes_in);
-    line.number("bytes_out", entry.bytes_out);
-    line.number("count", entry.count);
-    line.text("trace", entry.trace, REQUEST_BYTES_MAX);
-    line.out.extend_from_slice(b"}\n");
+    line.number(b",\"bytes_in\":", entry.bytes_in);
+    line.number(b",\"bytes_out\":", entry.bytes_out);
+    line.number(b",\"count\":", entry.count);
+    line.text(",\"trace\":", entry.trace, REQUEST_BYTES_MAX);
+    line.raw(b"}\n");
 }
 
 /// A line that has begun with the time.
@@ -90,24 +101,30 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn key(&mut self, key: &str) {
-        self.out.extend_from_slice(b",\"");
-        self.out.extend_from_slice(key.as_bytes());
-        self.out.extend_from_slice(b"\":");
+    /// Inlined: most texts have a length that the compiler knows.
+    #[inline(always)]
+    fn raw(&mut self, text: &[u8]) {
+        self.out.extend_from_slice(text);
     }
 
-    /// A text of the program, which needs no escapes.
-    fn plain(&mut self, key: &str, text: &str) {
-        self.key(key);
-        self.out.push(b'"');
-        self.out.extend_from_slice(text.as_bytes());
-        self.out.push(b'"');
-    }
-
-    fn text(&mut self, key: &str, text: Option<&str>, bytes_max: usize) {
+    /// `key` with the comma before and the colon behind.
+    #[inline(always)]
+    fn text(&mut self, key: &'static str, text: Option<&str>, bytes_max: usize) {
         let Some(text) = text else { return };
-        self.key(key);
+        self.raw(key.as_bytes());
         self.quoted(text, bytes_max);
+    }
+
+    fn origin(&mut self, origin: &Origin<'_>) {
+        self.text(",\"principal\":", origin.principal, NAME_BYTES_MAX);
+        self.text(",\"issuer\":", origin.issuer, PRINCIPAL_BYTES_MAX);
+        self.text(",\"subject\":", origin.subject, PRINCIPAL_BYTES_MAX);
+        if let Some(session) = origin.session {
+            self.raw(b",\"session\":\"");
+            self.hex(session.0);
+            self.raw(b"\"");
+        }
+        self.text(",\"endpoint\":", origin.endpoint, NAME_BYTES_MAX);
     }
 
     fn quoted(&mut self, text: &str, bytes_max: usize) {
@@ -146,18 +163,22 @@ impl Line<'_> {
     }
 
     fn hex(&mut self, number: u64) {
-        let mut digits = [0; 16];
-        for (at, digit) in digits.iter_mut().enumerate() {
-            *digit = hex_digit((number >> (60 - 4 * at)) as u16);
-        }
-        self.out.extend_from_slice(&digits);
+        self.raw(&hex_digits(number));
     }
 
-    fn number(&mut self, key: &str, number: Option<u64>) {
+    #[inline(always)]
+    fn number(&mut self, key: &'static [u8], number: Option<u64>) {
         if let Some(number) = number {
-            self.key(key);
+            self.raw(key);
             self.decimal(number);
         }
+    }
+
+    fn signed(&mut self, number: i64) {
+        if number < 0 {
+            self.raw(b"-");
+        }
+        self.decimal(number.unsigned_abs());
     }
 
     fn decimal(&mut self, mut number: u64) {
@@ -178,8 +199,7 @@ impl Line<'_> {
         if fields.is_empty() {
             return;
         }
-        self.key("fields");
-        self.out.push(b'{');
+        self.raw(b",\"fields\":{");
         for (index, (path, value)) in fields.iter().enumerate() {
             if index > 0 {
                 self.out.push(b',');
@@ -201,6 +221,23 @@ impl Line<'_> {
 
 fn hex_digit(number: u16) -> u8 {
     b"0123456789abcdef"[usize::from(number & 15)]
+}
+
+/// The 16 digits of a number. All at once: first each four bits become a byte, then each byte its digit.
+fn hex_digits(number: u64) -> [u8; 16] {
+    let spread = |half: u64| {
+        let half = (half | (half << 16)) & 0x0000_ffff_0000_ffff;
+        let half = (half | (half << 8)) & 0x00ff_00ff_00ff_00ff;
+        let half = (half | (half << 4)) & 0x0f0f_0f0f_0f0f_0f0f;
+        // 1 in each byte that is above 9.
+        let letters = ((half + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
+        let to_letter = u64::from(b'a' - b'9' - 1);
+        half + 0x3030_3030_3030_3030 + letters * to_letter
+    };
+    let mut digits = [0; 16];
+    digits[..8].copy_from_slice(&spread(number >> 32).to_be_bytes());
+    digits[8..].copy_from_slice(&spread(number & 0xffff_ffff).to_be_bytes());
+    digits
 }
 
 /// Letters and digits of any language. Everything else beyond ASCII is escaped: controls, marks that
@@ -228,11 +265,12 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::entry::KnownOrigin;
     use crate::{CallId, SessionDigest};
 
     fn line(kind: Kind, entry: &Entry<'_>) -> String {
         let mut out = b"{\"time\":\"t\"".to_vec();
-        write(&mut out, kind, "n1", Some("acme"), entry);
+        write(&mut out, kind, &place("n1", Some("acme")), entry);
         String::from_utf8(out).unwrap()
     }
 
@@ -240,12 +278,14 @@ mod tests {
     fn a_begin_and_an_end_have_all_that_is_known() {
         let begin = Entry {
             call: Some(CallId(0xab)),
-            principal: Some("subject"),
-            issuer: Some("https://i.example"),
-            subject: Some("ada"),
-            session: Some(SessionDigest(1)),
-            endpoint: Some("mcp"),
-            request: Some("7"),
+            origin: Origin {
+                principal: Some("subject"),
+                issuer: Some("https://i.example"),
+                subject: Some("ada"),
+                session: Some(SessionDigest(1)),
+                endpoint: Some("mcp"),
+            },
+            request: Some(RequestName::Number(7)),
             method: Some("tools/call"),
             about: Some(("tool", "echo")),
             fields: &[
@@ -287,8 +327,8 @@ mod tests {
         let hostile = "a\"\\\n\r\u{0}\u{1b}[2J\u{7f}\u{85}\u{202e}\u{2028}\u{feff}\u{e0001}ä字 \",\"kind\":\"x";
         let fields = [("p", FieldValue::Text(hostile.into()))];
         let entry = Entry {
-            subject: Some(hostile),
-            request: Some(hostile),
+            origin: Origin { subject: Some(hostile), ..Origin::default() },
+            request: Some(RequestName::Text(hostile)),
             about: Some(("tool", hostile)),
             fields: &fields,
             ..Entry::default()
@@ -314,6 +354,32 @@ mod tests {
             let text = value.as_str().unwrap();
             assert!(text.ends_with("ä…") && text.len() <= 260, "{text}");
         }
+    }
+
+    #[test]
+    fn a_number_has_its_hexadecimal_digits() {
+        for number in [0, 1, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210, u64::MAX, 0x9a] {
+            let digits = hex_digits(number);
+            assert_eq!(str::from_utf8(&digits), Ok(&*format!("{number:016x}")));
+        }
+    }
+
+    #[test]
+    fn a_known_origin_is_written_as_its_parts_are() {
+        let origin = Origin {
+            principal: Some("subject"),
+            subject: Some("a\"b"),
+            session: Some(SessionDigest(7)),
+            endpoint: Some("mcp"),
+            ..Origin::default()
+        };
+        let known = KnownOrigin::new(&origin);
+        let request = Some(RequestName::Number(-7));
+        let parts = Entry { origin, request, ..Entry::default() };
+        let known = Entry { known_origin: Some(&known), request, ..Entry::default() };
+        assert_eq!(line(Kind::Begin, &parts), line(Kind::Begin, &known));
+        assert!(line(Kind::Begin, &known).contains("\"subject\":\"a\\\"b\""));
+        assert!(line(Kind::Begin, &known).contains("\"request\":\"-7\""));
     }
 
     #[test]

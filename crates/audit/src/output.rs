@@ -42,13 +42,12 @@ impl Output {
     }
 
     /// Whether a thread that serves clients may write so many bytes now.
-    pub(crate) fn takes_at_once(&mut self, bytes: usize) -> bool {
-        self.rest.is_none() && self.sink.takes_at_once(bytes) && self.care.is_over(Instant::now())
+    pub(crate) fn takes_at_once(&mut self, bytes: usize, now: Instant) -> bool {
+        self.rest.is_none() && self.sink.takes_at_once(bytes, now) && self.care.is_over(now)
     }
 
-    /// Writes whole lines with one attempt. Returns the length that was written.
-    pub(crate) fn write_at_once(&mut self, lines: &[u8]) -> usize {
-        let began = Instant::now();
+    /// Writes whole lines with one attempt, which begins at this time. Returns the length that was written.
+    pub(crate) fn write_at_once(&mut self, lines: &[u8], began: Instant) -> usize {
         let written = loop {
             match self.sink.write(lines) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,25 +1,32 @@
 //! The records of one thread that wait for the writer, and the calls that wait for their records.
 //!
 //! At the end of a tick this thread writes the records of the tick itself, with one system call, if the
-//! destination takes them at once. Otherwise it wakes the writer once for all of them. Only this thread
-//! adds to the queue, so the lock is almost never waited for.
+//! destination takes them at once, and then lets the calls go on. Otherwise it wakes the writer once for
+//! all of them. Only this thread adds to the queue, so the lock is almost never waited for.
+//!
+//! The end of the tick is the run of a task of the thread, which runs behind all tasks that were ready
+//! when the first record was made: all connections with input. A thread without such a task has
+//! [`tick::defer`] instead.
 
 use std::collections::HashMap;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tick::Deferred;
 
+use crate::WhenFull;
 use crate::bounds::{Amount, Share};
 use crate::clock::Clock;
-use crate::entry::{CallId, Entry, Kind};
+use crate::entry::{CallId, Entry, Kind, KnownOrigin, Origin};
+use crate::known_origins::{KnownOrigins, OriginKey};
 use crate::line;
 use crate::metrics::RECORDS;
 use crate::output::Rest;
 use crate::shared::{Shared, lock};
+use crate::waiters::{Held, Then, Waiters, Wakes};
 
 /// A buffer that grew beyond this is not kept for the next batch.
 const BUFFER_KEPT_BYTES: usize = 1 << 20;
@@ -34,6 +41,9 @@ pub(crate) struct Queue {
     number: u64,
     /// The number of the last batch that was written.
     written: AtomicU64,
+    /// The calls that have an id.
+    calls: AtomicU64,
+    origins: Mutex<KnownOrigins>,
     pending: Mutex<Pending>,
 }
 
@@ -43,32 +53,22 @@ struct Pending {
     batch: Batch,
     /// The buffer of a batch that was written.
     spare: Vec<u8>,
-    /// Whether the writer will be woken at the end of this tick.
+    /// Whether a call waits for a record of the tick, which ends with a write or a signal to the writer.
     is_deferred: bool,
-    /// Whether a call waits for a record of the tick.
-    is_waited_for: bool,
+    /// Whether the writer knows that the batch has records for which nothing waits.
+    is_signalled: bool,
     /// What waits of each tenant with a record of this thread. Tenants are those of the settings.
     slots: Vec<Slot>,
     /// The positions in `slots`.
     positions: HashMap<Arc<str>, usize>,
+    /// The position of the last one.
+    recent: Option<(Arc<str>, usize)>,
     /// The positions of the tenants with records in the batch.
     touched: Vec<usize>,
-    /// The calls that wait: each at most for as long as calls are held.
-    waiting: Vec<Waiting>,
-    completer: Completer,
+    waiters: Waiters,
+    /// The allocation of the list of what goes on.
+    over: Vec<(Then, Result<(), Held>)>,
     clock: Clock,
-    calls: u64,
-}
-
-/// The task of the thread that wakes its calls.
-#[derive(Default)]
-enum Completer {
-    /// There is none: the writer wakes each call.
-    #[default]
-    None,
-    Waits(Waker),
-    /// It was woken, and will look at all calls.
-    Woken,
 }
 
 /// Records that are written together.
@@ -96,26 +96,31 @@ impl Default for Batch {
 /// What one tenant has in the batch.
 struct Slot {
     share: Arc<Share>,
+    /// How records name the node and the tenant.
+    place: Box<[u8]>,
     in_batch: Amount,
     /// As much of it as the share does not count yet.
     unpublished: Amount,
 }
 
-/// One call that waits.
-struct Waiting {
-    batch: u64,
-    until: Instant,
-    waker: Waker,
-}
-
 /// There is no room for the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub struct Full {
+    /// There can be room when this batch is written.
+    pub(crate) next: u64,
+}
 
 impl Queue {
     pub(crate) fn new(shared: Arc<Shared>, number: u64) -> Arc<Self> {
-        let (written, pending) = Default::default();
-        Arc::new_cyclic(|this| Self { shared, this: this.clone(), number, written, pending })
+        Arc::new_cyclic(|this| Self {
+            shared,
+            this: this.clone(),
+            number,
+            written: AtomicU64::default(),
+            calls: AtomicU64::default(),
+            origins: Mutex::default(),
+            pending: Mutex::default(),
+        })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -129,10 +134,18 @@ impl Queue {
 
     /// An id for a call of this thread.
     pub(crate) fn next_call(&self) -> CallId {
-        let mut pending = lock(&self.pending);
-        pending.calls += 1;
-        let of_process = (self.number << CALL_BITS) | (pending.calls & ((1 << CALL_BITS) - 1));
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let of_process = (self.number << CALL_BITS) | (call & ((1 << CALL_BITS) - 1));
         CallId((u128::from(self.shared.process) << 64) | u128::from(of_process))
+    }
+
+    /// The text of an origin. It is made if the thread has not recorded it lately.
+    pub(crate) fn origin<'a>(
+        &self,
+        key: OriginKey<'_>,
+        origin: impl FnOnce() -> Origin<'a>,
+    ) -> KnownOrigin {
+        lock(&self.origins).find(key, origin)
     }
 
     /// The share of a tenant.
@@ -149,6 +162,7 @@ impl Queue {
         kind: Kind,
         tenant: &Arc<str>,
         entry: &Entry<'_>,
+        at: Instant,
         times: usize,
     ) -> Result<u64, Full> {
         let (of_tenant, of_all) = self.shared.maxima();
@@ -164,15 +178,12 @@ impl Queue {
             // What this thread has added in this tick is nearly all of its batch.
             && self.shared.total.has_room(in_tick, times(of_all));
         if !has_room {
-            return Err(Full);
+            return Err(Full { next: self.written.load(Ordering::Acquire) + 1 });
         }
         let Pending { batch, clock, slots, touched, .. } = &mut *pending;
         let before = batch.bytes.len();
-        batch.bytes.extend_from_slice(b"{\"time\":\"");
-        clock.write(&mut batch.bytes, SystemTime::now());
-        batch.bytes.push(b'"');
-        let named = Some(&**tenant).filter(|tenant| !tenant.is_empty());
-        line::write(&mut batch.bytes, kind, &self.shared.node, named, entry);
+        clock.write(&mut batch.bytes, at);
+        line::write(&mut batch.bytes, kind, &slots[position].place, entry);
         let added = Amount::one(batch.bytes.len() - before);
         batch.total.add(added);
         batch.kinds[kind as usize] += 1;
@@ -183,19 +194,26 @@ impl Queue {
         }
         slot.in_batch.add(added);
         slot.unpublished.add(added);
-        pending.is_waited_for |= kind.is_waited_for();
-        let defers = !mem::replace(&mut pending.is_deferred, true);
-        drop(pending);
-        if defers {
-            let work: Arc<dyn Deferred> = Arc::clone(self) as Arc<dyn Deferred>;
-            tick::defer(&work);
+        if kind.is_waited_for() {
+            let wakes = match mem::replace(&mut pending.is_deferred, true) {
+                true => Wakes::Nothing,
+                false => pending.waiters.wake_task(),
+            };
+            drop(pending);
+            match wakes {
+                Wakes::Task(waker) => waker.wake(),
+                Wakes::Nothing => {}
+                Wakes::NoTask => tick::defer(&(Arc::clone(self) as Arc<dyn Deferred>)),
+            }
+        } else if !pending.is_deferred {
+            pending.publish(&self.shared);
+            let is_known = mem::replace(&mut pending.is_signalled, true);
+            drop(pending);
+            if !is_known {
+                self.shared.signal(false);
+            }
         }
         Ok(number)
-    }
-
-    /// The number of the next batch that will be written.
-    pub(crate) fn next_written(&self) -> u64 {
-        self.written.load(Ordering::Acquire) + 1
     }
 
     /// Whether this batch is written.
@@ -203,38 +221,51 @@ impl Queue {
         self.written.load(Ordering::Acquire) >= batch
     }
 
-    /// Wakes the call when the batch is written, or at this time. Returns `false` if it is written.
-    pub(crate) fn wait_for(&self, batch: u64, until: Instant, waker: &Waker) -> bool {
+    /// Lets a call go on when the batch is written, or at this time. Returns `false`, without effect, if it
+    /// is written.
+    pub(crate) fn wait_for(&self, batch: u64, until: Instant, then: Then) -> bool {
         let mut pending = lock(&self.pending);
-        if self.has_written(batch) {
-            return false;
+        let waits = !self.has_written(batch);
+        if waits {
+            pending.waiters.add(batch, until, then);
         }
-        pending.waiting.push(Waiting { batch, until, waker: waker.clone() });
-        true
+        waits
     }
 
-    /// Wakes the calls of this thread whose records are written, or whose time is over. The task of
-    /// this context is woken when there are more.
-    pub(crate) fn wake_waiting(&self, context: &Context<'_>) {
+    /// Ends the tick, and lets the calls go on whose records are written, or whose time is over. The task
+    /// of this context is woken when there are more.
+    pub(crate) fn perform(&self, context: &Context<'_>) {
         let mut pending = lock(&self.pending);
-        match &mut pending.completer {
-            Completer::Waits(waker) => waker.clone_from(context.waker()),
-            other => *other = Completer::Waits(context.waker().clone()),
+        pending.waiters.set_task(context.waker());
+        if pending.is_deferred {
+            drop(pending);
+            self.end_tick();
+            pending = lock(&self.pending);
         }
-        if pending.waiting.is_empty() {
+        if pending.waiters.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let mut over = mem::take(&mut pending.over);
         let written = self.written.load(Ordering::Acquire);
-        let is_over = |waiting: &Waiting| waiting.batch <= written || waiting.until <= now;
-        // The wakers are of this thread: waking one runs nothing now.
-        pending.waiting.retain(|waiting| {
-            let is_over = is_over(waiting);
-            if is_over {
-                waiting.waker.wake_by_ref();
+        pending.waiters.take_over(written, Instant::now(), &mut over);
+        drop(pending);
+        for (then, result) in over.drain(..) {
+            match then {
+                // The waker is of this thread: waking it runs nothing now.
+                Then::Wake(waker) => waker.wake(),
+                Then::GoOn(waits) => waits.go_on(result.or_else(|held| self.too_late(held))),
             }
-            !is_over
-        });
+        }
+        lock(&self.pending).over = over;
+    }
+
+    /// Notes that a record was not written in time. With `when_full = "drop"` its call goes on.
+    pub(crate) fn too_late(&self, held: Held) -> Result<(), Held> {
+        self.shared.set_late();
+        match self.shared.settings.when_full {
+            WhenFull::Drop => Ok(()),
+            WhenFull::Block => Err(held),
+        }
     }
 
     /// Takes the batch, for the writer. The list must be empty.
@@ -244,6 +275,7 @@ impl Queue {
             return None;
         }
         pending.publish(&self.shared);
+        pending.is_signalled = false;
         let number = pending.batch.number + 1;
         let bytes = mem::take(&mut pending.spare);
         let next = Batch { number, bytes, ..Batch::default() };
@@ -256,17 +288,21 @@ impl Queue {
         Some(batch)
     }
 
-    /// Publishes what was added in the tick. Returns whether a call waits for it.
-    fn end_tick(&self) -> bool {
+    /// Writes what was added in the tick, if the destination takes it at once. Otherwise the writer does.
+    fn end_tick(&self) {
         let mut pending = lock(&self.pending);
         pending.is_deferred = false;
         pending.publish(&self.shared);
-        mem::take(&mut pending.is_waited_for)
+        let bytes = pending.batch.bytes.len();
+        drop(pending);
+        if !self.write_at_once(bytes) {
+            self.shared.signal(true);
+        }
     }
 
-    /// Writes the batch, if the destination takes it at once. Returns whether the calls go on that wait for
-    /// it.
-    fn write_at_once(&self) -> bool {
+    /// Writes the batch of so many bytes, if the destination takes it at once. Returns whether it is
+    /// written.
+    fn write_at_once(&self, bytes: usize) -> bool {
         let mut output = match self.shared.output.try_lock() {
             Ok(output) => output,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -274,49 +310,41 @@ impl Queue {
             Err(TryLockError::WouldBlock) => return false,
         };
         let Some(output) = &mut *output else { return false };
-        if !output.takes_at_once(lock(&self.pending).batch.bytes.len()) {
+        let now = Instant::now();
+        if !output.takes_at_once(bytes, now) {
             return false;
         }
         let Some(batch) = self.take() else { return true };
-        let done = output.write_at_once(&batch.bytes);
+        let done = output.write_at_once(&batch.bytes, now);
         if done < batch.bytes.len() {
             output.rest = self.this.upgrade().map(|queue| Rest { queue, batch, done });
             return false;
         }
         self.shared.set_written();
-        let mut pending = self.close(batch);
-        let written = self.written.load(Ordering::Acquire);
-        // The wakers are of this thread: waking one runs nothing now.
-        let done = pending.waiting.extract_if(.., |waiting| waiting.batch <= written);
-        done.for_each(|waiting| waiting.waker.wake());
+        drop(self.close(batch));
         self.shared.show_waiting();
         true
     }
 
-    /// Notes that the batch is written, and wakes the calls that waited for it.
+    /// Notes that the batch is written, and has the calls go on that waited for it.
     pub(crate) fn finish(&self, batch: Batch) {
         let mut pending = self.close(batch);
-        if pending.waiting.is_empty() {
+        if pending.waiters.is_empty() {
             return;
         }
-        let wakers = match mem::take(&mut pending.completer) {
+        match pending.waiters.wake_task() {
             // One wake-up of the thread, and not one for each call.
-            Completer::Waits(waker) => {
-                pending.completer = Completer::Woken;
-                vec![waker]
+            Wakes::Task(waker) => {
+                drop(pending);
+                waker.wake();
             }
-            Completer::Woken => {
-                pending.completer = Completer::Woken;
-                Vec::new()
+            Wakes::Nothing => {}
+            Wakes::NoTask => {
+                let wakers = pending.waiters.take_wakers(self.written.load(Ordering::Acquire));
+                drop(pending);
+                wakers.into_iter().for_each(Waker::wake);
             }
-            Completer::None => {
-                let written = self.written.load(Ordering::Acquire);
-                let done = pending.waiting.extract_if(.., |waiting| waiting.batch <= written);
-                done.map(|waiting| waiting.waker).collect()
-            }
-        };
-        drop(pending);
-        wakers.into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Notes that the batch is written.
@@ -342,11 +370,24 @@ impl Queue {
 impl Pending {
     /// The position of a tenant's slot.
     fn position(&mut self, tenant: &Arc<str>, shared: &Shared) -> usize {
+        match &self.recent {
+            Some((recent, position)) if Arc::ptr_eq(recent, tenant) => *position,
+            _ => {
+                let position = self.find_position(tenant, shared);
+                self.recent = Some((Arc::clone(tenant), position));
+                position
+            }
+        }
+    }
+
+    fn find_position(&mut self, tenant: &Arc<str>, shared: &Shared) -> usize {
         if let Some(position) = self.positions.get(&**tenant) {
             return *position;
         }
+        let named = Some(&**tenant).filter(|tenant| !tenant.is_empty());
+        let place = line::place(&shared.node, named);
         let (in_batch, unpublished) = Default::default();
-        self.slots.push(Slot { share: shared.share(tenant), in_batch, unpublished });
+        self.slots.push(Slot { share: shared.share(tenant), place, in_batch, unpublished });
         self.positions.insert(Arc::clone(tenant), self.slots.len() - 1);
         self.slots.len() - 1
     }
@@ -364,15 +405,21 @@ impl Pending {
     }
 }
 
+/// The end of the tick of a thread without a task.
 impl Deferred for Queue {
     fn perform(&self) {
-        let is_waited_for = self.end_tick();
-        if !(is_waited_for && self.write_at_once()) {
-            self.shared.signal(is_waited_for);
-        }
+        self.end_tick();
+        let mut pending = lock(&self.pending);
+        let wakers = pending.waiters.take_wakers(self.written.load(Ordering::Acquire));
+        drop(pending);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn perform_elsewhere(&self) {
-        self.shared.signal(self.end_tick());
+        let mut pending = lock(&self.pending);
+        pending.is_deferred = false;
+        pending.publish(&self.shared);
+        drop(pending);
+        self.shared.signal(true);
     }
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use telemetry::{Readiness, TenantLabels};
 
 use crate::bounds::Limited;
-use crate::entry::{CallId, Entry, Kind};
+use crate::entry::{CallId, Entry, Kind, KnownOrigin, Origin};
+use crate::known_origins::OriginKey;
 use crate::metrics::LeftOut;
 use crate::queue::{Full, Queue};
 use crate::shared::Shared;
 use crate::sink::Sink;
-use crate::written::{Held, Written};
+use crate::waiters::{Held, Then, WaitsForRecord};
+use crate::written::Written;
 use crate::{Error, Settings, To, WhenFull, writer};
 
 /// How long the end of the node waits for the writer.
@@ -35,13 +37,23 @@ pub struct Recorder(Option<Arc<Queue>>);
 pub struct Ticket {
     /// `None`: nothing is waited for.
     batch: Option<u64>,
-    /// When the wait is over, if the record had to wait for room.
+    /// When the wait is over; `None`: as long as calls are held from now on.
     until: Option<Instant>,
 }
 
 impl Ticket {
     /// Nothing is waited for.
     const NONE: Self = Self { batch: None, until: None };
+
+    /// Whether there is something to wait for.
+    pub fn waits(self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// The same, with the end of a wait that began before.
+    pub fn until(self, until: Option<Instant>) -> Self {
+        Self { until: until.or(self.until), ..self }
+    }
 }
 
 impl Audit {
@@ -117,15 +129,36 @@ impl Recorder {
         self.0.as_ref().map_or(CallId(0), |queue| queue.next_call())
     }
 
-    /// Records a call that is about to be dispatched: do so when [`Recorder::written`] has resolved.
-    /// Waits for room at most as long as calls are held.
-    pub async fn begin(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Held> {
-        self.admit(Kind::Begin, tenant, entry).await
+    /// The text of the origin of requests of this session and client at an endpoint. `origin` is called if
+    /// the thread has recorded none of them lately. `None`: the log is off.
+    pub fn origin<'a>(
+        &self,
+        session: &str,
+        client: &str,
+        endpoint: &'static str,
+        origin: impl FnOnce() -> Origin<'a>,
+    ) -> Option<KnownOrigin> {
+        let key = OriginKey { session, client, endpoint };
+        self.0.as_ref().map(|queue| queue.origin(key, origin))
+    }
+
+    /// Records a call that is about to be dispatched: do so when [`Recorder::when_written`] lets it go on,
+    /// or when [`Recorder::written`] has resolved.
+    pub fn begin(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Full> {
+        self.admit(Kind::Begin, tenant, entry)
     }
 
     /// Records a message without a response, or the end of a session, that is about to be dispatched.
-    pub async fn message(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Held> {
-        self.admit(Kind::Message, tenant, entry).await
+    pub fn message(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Full> {
+        self.admit(Kind::Message, tenant, entry)
+    }
+
+    /// Waits until there can be room for the record that was refused: try again. Until `until`, which is
+    /// set by the first wait, to as long as calls are held.
+    pub async fn room(&self, full: Full, until: &mut Option<Instant>) -> Result<(), Held> {
+        let Some(queue) = &self.0 else { return Ok(()) };
+        let until = *until.get_or_insert_with(|| Instant::now() + queue.hold());
+        Written::new(queue, full.next, Some(until)).await
     }
 
     /// Waits until the record is written. With `when_full = "block"` a record that is not written in
@@ -133,13 +166,16 @@ impl Recorder {
     pub async fn written(&self, ticket: Ticket) -> Result<(), Held> {
         let (Some(queue), Some(batch)) = (&self.0, ticket.batch) else { return Ok(()) };
         let written = Written::new(queue, batch, ticket.until).await;
-        if written.is_err() {
-            queue.shared().set_late();
-            if queue.shared().settings.when_full == WhenFull::Drop {
-                return Ok(());
-            }
-        }
-        written
+        written.or_else(|held| queue.too_late(held))
+    }
+
+    /// Lets something go on when the record is written, with what [`Recorder::written`] would resolve to:
+    /// in the task that calls [`Recorder::perform`], and without waking the task that waits. Returns
+    /// `false`, without effect, if there is nothing to wait for.
+    pub fn when_written(&self, ticket: Ticket, waits: Arc<dyn WaitsForRecord>) -> bool {
+        let (Some(queue), Some(batch)) = (&self.0, ticket.batch) else { return false };
+        let until = ticket.until.unwrap_or_else(|| Instant::now() + queue.hold());
+        queue.wait_for(batch, until, Then::GoOn(waits))
     }
 
     /// Records the outcome of a call.
@@ -160,7 +196,7 @@ impl Recorder {
 
     /// Records that sessions and credentials of a subject were revoked.
     pub async fn revoked(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<(), Held> {
-        let ticket = self.admit(Kind::Revoked, tenant, entry).await?;
+        let ticket = self.admit_in_time(Kind::Revoked, tenant, entry).await?;
         self.written(ticket).await
     }
 
@@ -168,7 +204,7 @@ impl Recorder {
     /// resolved. Without a tenant it is about the node.
     pub async fn admin(&self, tenant: Option<&Arc<str>>, entry: &Entry<'_>) -> Result<(), Held> {
         let none = Arc::from("");
-        let ticket = self.admit(Kind::Admin, tenant.unwrap_or(&none), entry).await?;
+        let ticket = self.admit_in_time(Kind::Admin, tenant.unwrap_or(&none), entry).await?;
         self.written(ticket).await
     }
 
@@ -179,12 +215,13 @@ impl Recorder {
         }
     }
 
-    /// Wakes the calls of this thread whose records are written, or whose time is over. Call it from a
-    /// task of the thread that never ends, and also at an interval: the task is woken when records are
-    /// written, and not when the time of a call is over.
-    pub fn wake_waiting(&self, context: &Context<'_>) {
+    /// Writes the records of the tick, and lets the calls of this thread go on whose records are written, or
+    /// whose time is over. Call it from a task of the thread that never ends, and also at an interval: the
+    /// task is woken when there are records, or when they are written, and not when the time of a call is
+    /// over.
+    pub fn perform(&self, context: &Context<'_>) {
         if let Some(queue) = &self.0 {
-            queue.wake_waiting(context);
+            queue.perform(context);
         }
     }
 
@@ -193,8 +230,8 @@ impl Recorder {
         self.0.as_ref().map(|queue| queue.hold())
     }
 
-    /// How often [`Recorder::wake_waiting`] should be called. `None`: never, the log is off.
-    pub fn wake_interval(&self) -> Option<Duration> {
+    /// How often [`Recorder::perform`] should be called. `None`: never, the log is off.
+    pub fn perform_interval(&self) -> Option<Duration> {
         let hold = self.0.as_ref()?.hold();
         Some((hold / 10).clamp(Duration::from_millis(10), Duration::from_millis(100)))
     }
@@ -210,37 +247,41 @@ impl Recorder {
     }
 
     /// Adds a record for which a call waits.
-    async fn admit(
+    fn admit(&self, kind: Kind, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Full> {
+        let Some(queue) = &self.0 else { return Ok(Ticket::NONE) };
+        let at = entry.at.unwrap_or_else(Instant::now);
+        match queue.add(kind, tenant, entry, at, 1) {
+            Ok(_) if queue.shared().waits_for_nothing() => Ok(Ticket::NONE),
+            Ok(batch) => Ok(Ticket { batch: Some(batch), until: Some(at + queue.hold()) }),
+            Err(_) if queue.shared().settings.when_full == WhenFull::Drop => {
+                leave_out(queue, tenant, LeftOut::Full);
+                Ok(Ticket::NONE)
+            }
+            Err(full) => Err(full),
+        }
+    }
+
+    /// The same, and waits for room.
+    async fn admit_in_time(
         &self,
         kind: Kind,
         tenant: &Arc<str>,
         entry: &Entry<'_>,
     ) -> Result<Ticket, Held> {
-        let Some(queue) = &self.0 else { return Ok(Ticket::NONE) };
         let mut until = None;
         loop {
-            let next = queue.next_written();
-            match queue.add(kind, tenant, entry, 1) {
-                Ok(_) if queue.shared().waits_for_nothing() => return Ok(Ticket::NONE),
-                Ok(batch) => return Ok(Ticket { batch: Some(batch), until }),
-                Err(Full) if queue.shared().settings.when_full == WhenFull::Drop => {
-                    leave_out(queue, tenant, LeftOut::Full);
-                    return Ok(Ticket::NONE);
-                }
-                Err(Full) => {
-                    let until = *until.get_or_insert_with(|| Instant::now() + queue.hold());
-                    // There can be room when the writer has written something.
-                    Written::new(queue, next, Some(until)).await?;
-                }
+            match self.admit(kind, tenant, entry) {
+                Ok(ticket) => return Ok(ticket.until(until)),
+                Err(full) => self.room(full, &mut until).await?,
             }
         }
     }
 
     /// Adds a record for which nothing waits.
     fn add(&self, kind: Kind, tenant: &Arc<str>, entry: &Entry<'_>) {
-        if let Some(queue) = &self.0
-            && queue.add(kind, tenant, entry, ENDING_TIMES) == Err(Full)
-        {
+        let Some(queue) = &self.0 else { return };
+        let at = entry.at.unwrap_or_else(Instant::now);
+        if queue.add(kind, tenant, entry, at, ENDING_TIMES).is_err() {
             leave_out(queue, tenant, LeftOut::Full);
         }
     }
@@ -251,7 +292,7 @@ impl Recorder {
         let per_sec = queue.shared().settings.refusals_per_sec;
         if !queue.share(tenant).takes(what, since.as_secs(), per_sec) {
             leave_out(queue, tenant, LeftOut::Rate);
-        } else if queue.add(kind, tenant, entry, 1) == Err(Full) {
+        } else if queue.add(kind, tenant, entry, Instant::now(), 1).is_err() {
             leave_out(queue, tenant, LeftOut::Full);
         }
     }

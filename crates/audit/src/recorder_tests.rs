@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 
 use super::*;
+use crate::RequestName;
 
 fn settings(file: &Path) -> Settings {
     // A busy machine must not refuse a call.
@@ -36,10 +37,10 @@ fn run<T>(recorder: &Recorder, work: impl Future<Output = T>) -> T {
     local.block_on(&runtime, async move {
         tick::install();
         tokio::task::spawn_local(async move {
-            let mut ticks = tokio::time::interval(recorder.wake_interval().unwrap());
+            let mut ticks = tokio::time::interval(recorder.perform_interval().unwrap());
             poll_fn(|context| {
                 while ticks.poll_tick(context).is_ready() {}
-                recorder.wake_waiting(context);
+                recorder.perform(context);
                 Poll::<()>::Pending
             })
             .await;
@@ -48,9 +49,13 @@ fn run<T>(recorder: &Recorder, work: impl Future<Output = T>) -> T {
     })
 }
 
+async fn begin(recorder: &Recorder, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Held> {
+    recorder.admit_in_time(Kind::Begin, tenant, entry).await
+}
+
 async fn call(recorder: &Recorder, tenant: &str) -> Result<(), Held> {
     let tenant = Arc::from(tenant);
-    let ticket = recorder.begin(&tenant, &entry("tools/call")).await?;
+    let ticket = begin(recorder, &tenant, &entry("tools/call")).await?;
     recorder.written(ticket).await
 }
 
@@ -154,7 +159,7 @@ fn calls_have_different_ids_on_each_thread() {
 fn a_log_that_is_off_makes_nothing() {
     let audit = start(&Settings::default());
     let recorder = audit.recorder();
-    assert!(!audit.is_on() && !recorder.is_on() && recorder.wake_interval().is_none());
+    assert!(!audit.is_on() && !recorder.is_on() && recorder.perform_interval().is_none());
     recorder.refused(&"acme".into(), &entry("x"));
     audit.close();
 }
@@ -222,7 +227,7 @@ fn with_block_a_tenant_at_its_bound_waits_and_others_have_room() {
     let audit = Audit::collecting(&bounded);
     let recorder = audit.recorder();
     run(&recorder, async {
-        let begin = async |tenant: &str| recorder.begin(&tenant.into(), &entry("x")).await;
+        let begin = async |tenant: &str| begin(&recorder, &tenant.into(), &entry("x")).await;
         for _ in 0..2 {
             begin("acme").await.unwrap();
         }
@@ -271,8 +276,9 @@ fn many_threads_lose_no_record_while_the_file_is_rotated() {
                 run(&recorder, async {
                     for number in 0..500 {
                         let request = format!("{thread}-{number}");
-                        let entry = Entry { request: Some(&request), ..entry("x") };
-                        let ticket = recorder.begin(&"acme".into(), &entry).await.unwrap();
+                        let entry =
+                            Entry { request: Some(RequestName::Text(&request)), ..entry("x") };
+                        let ticket = begin(&recorder, &"acme".into(), &entry).await.unwrap();
                         if number % 50 == 0 {
                             recorder.written(ticket).await.unwrap();
                         }

@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::file::AuditFile;
 use crate::otlp_sink::OtlpSink;
@@ -77,9 +77,9 @@ impl Sink {
     }
 
     /// Whether a write of so many bytes needs no preparation, does not wait, and is all that there is to do.
-    pub(crate) fn takes_at_once(&self, bytes: usize) -> bool {
+    pub(crate) fn takes_at_once(&self, bytes: usize, now: Instant) -> bool {
         match self {
-            Self::File(file) => file.takes_at_once(bytes),
+            Self::File(file) => file.takes_at_once(bytes, now),
             Self::Stdout(_) | Self::Syslog(_) | Self::Otlp(_) => false,
         }
     }

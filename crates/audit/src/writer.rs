@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::entry::{Entry, Kind};
@@ -180,11 +180,10 @@ impl Writer<'_> {
                 }
                 let (reason, count) = (Some(reason.as_str()), Some(count));
                 let entry = Entry { reason, count, ..Entry::default() };
-                lines.extend_from_slice(b"{\"time\":\"");
-                clock.write(&mut lines, SystemTime::now());
-                lines.push(b'"');
+                clock.write(&mut lines, Instant::now());
                 let tenant = Some(&*share.tenant).filter(|tenant| !tenant.is_empty());
-                line::write(&mut lines, Kind::LeftOut, &self.shared.node, tenant, &entry);
+                let place = line::place(&self.shared.node, tenant);
+                line::write(&mut lines, Kind::LeftOut, &place, &entry);
                 records += 1;
             }
         }

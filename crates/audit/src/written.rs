@@ -5,11 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use crate::queue::Queue;
-
-/// The record of a call could not be written in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the audit record of the request cannot be written now; try again later")]
-pub struct Held;
+use crate::waiters::{Held, Then};
 
 /// Resolves when the batch with this number is written, or at a time.
 pub(crate) struct Written<'a> {
@@ -44,7 +40,7 @@ impl Future for Written<'_> {
             return Poll::Pending;
         }
         let waker = context.waker().clone();
-        if self.queue.wait_for(self.batch, until, &waker) {
+        if self.queue.wait_for(self.batch, until, Then::Wake(waker.clone())) {
             self.registered = Some(waker);
             Poll::Pending
         } else {

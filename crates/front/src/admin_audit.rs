@@ -5,10 +5,10 @@
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use audit::{Entry, Held, Recorder};
+use audit::{Entry, Held, Origin, Recorder};
 
 use crate::admin_revocations::{Changed, Wanted};
-use crate::audited::wake_recorded_calls;
+use crate::audited::perform_records;
 
 /// The operator that sent a request, by the name of the credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +26,13 @@ impl Operator {
 /// The audit log, as the thread that serves operators uses it.
 pub(crate) struct OperatorRecords {
     recorder: Recorder,
-    /// Begins to wake what waits for its record, on that thread.
-    waking: Once,
+    /// Begins to write the records, and to wake what waits for them, on that thread.
+    performing: Once,
 }
 
 impl OperatorRecords {
     pub(crate) fn new(recorder: Recorder) -> Self {
-        Self { recorder, waking: Once::new() }
+        Self { recorder, performing: Once::new() }
     }
 
     /// Records what an operator is about to do. `object` is what it is about: a tenant, or the short id
@@ -106,14 +106,17 @@ impl OperatorRecords {
         if !self.recorder.is_on() {
             return;
         }
-        self.wake_waiting();
+        self.perform_records();
         let tenant = wanted.tenant.as_deref().map(Arc::from).unwrap_or_else(|| Arc::from(""));
         let entry = Entry {
             action: Some(action),
             by: Some(&*operator.credential),
-            principal: Some(if wanted.client.is_some() { "client" } else { "subject" }),
-            subject: wanted.subject.as_deref().or(wanted.client.as_deref()),
-            issuer: wanted.issuer.as_deref(),
+            origin: Origin {
+                principal: Some(if wanted.client.is_some() { "client" } else { "subject" }),
+                subject: wanted.subject.as_deref().or(wanted.client.as_deref()),
+                issuer: wanted.issuer.as_deref(),
+                ..Origin::default()
+            },
             outcome: Some(outcome),
             ..Entry::default()
         };
@@ -131,14 +134,14 @@ impl OperatorRecords {
         if !self.recorder.is_on() {
             return Ok(());
         }
-        self.wake_waiting();
+        self.perform_records();
         let (by, target) = (Some(&*operator.credential), Some(object));
         let entry = Entry { action: Some(action), by, target, outcome, ..Entry::default() };
         self.recorder.admin(None, &entry).await
     }
 
-    fn wake_waiting(&self) {
-        self.waking.call_once(|| wake_recorded_calls(&self.recorder));
+    fn perform_records(&self) {
+        self.performing.call_once(|| perform_records(&self.recorder));
     }
 
     fn refused(&self, credential: Option<&str>, action: &'static str, reason: &'static str) {

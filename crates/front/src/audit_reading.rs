@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use audit::FieldValue;
+use audit::{FieldValue, RequestName};
 use protocol::glance::{self, Kind};
 use protocol::{Method, Notification, Request, RequestId};
 use serde::Deserialize;
@@ -83,10 +83,11 @@ pub(crate) fn trace_id(traceparent: &str) -> Option<&str> {
     (is_formed && id.bytes().all(is_hex)).then_some(id)
 }
 
-pub(crate) fn id_text(id: &RequestId) -> Cow<'_, str> {
+/// The id of a request as records have it.
+pub(crate) fn request_name(id: &RequestId) -> RequestName<'_> {
     match id {
-        RequestId::Number(number) => Cow::Owned(number.to_string()),
-        RequestId::String(text) => Cow::Borrowed(text),
+        RequestId::Number(number) => RequestName::Number(*number),
+        RequestId::String(text) => RequestName::Text(text),
     }
 }
 

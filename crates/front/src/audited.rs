@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use audit::{CallId, Entry, Held, Recorder, SessionDigest, Ticket};
+use audit::{CallId, Entry, Full, Held, KnownOrigin, Origin, Recorder, SessionDigest, Ticket};
 use bytes::Bytes;
 use protocol::{About, Body as Posted, Message, Method, Request, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome, TraceId};
@@ -14,7 +14,7 @@ use tenants::{Principal, Tenant};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::audit_reading::{
-    SignInProblem, cancelled_id, fields, final_response, id_text, trace_id, who,
+    SignInProblem, cancelled_id, fields, final_response, request_name, trace_id, who,
 };
 use crate::permissions::NotPermitted;
 
@@ -33,6 +33,15 @@ pub(crate) enum Dispatched<'a> {
     EndOfSession,
 }
 
+/// How many of the records are added.
+#[derive(Clone, Copy, Debug, Default)]
+struct Admitted {
+    /// The members of a batch that have their records.
+    members: usize,
+    /// That of the last record.
+    last: Option<Ticket>,
+}
+
 /// What is recorded of one exchange.
 #[derive(Debug)]
 pub(crate) struct Audited {
@@ -41,6 +50,8 @@ pub(crate) struct Audited {
     endpoint: &'static str,
     principal: Option<Principal>,
     session: Option<SessionId>,
+    /// The text of the three, once a message is about to be dispatched.
+    known_origin: Option<KnownOrigin>,
     /// The trace of the message, if it is traced.
     trace: Option<Arc<str>>,
     /// The calls with a `begin` and no `end`.
@@ -88,6 +99,7 @@ impl Audited {
             endpoint,
             principal: None,
             session: None,
+            known_origin: None,
             trace: None,
             calls: Calls::None,
             is_dispatched: false,
@@ -100,11 +112,13 @@ impl Audited {
 
     /// Notes the client.
     pub(crate) fn of_principal(&mut self, principal: &Principal) {
+        self.known_origin = None;
         self.principal = Some(principal.clone());
     }
 
     /// Notes the session.
     pub(crate) fn of_session(&mut self, session: &SessionId) {
+        self.known_origin = None;
         self.session = Some(session.clone());
     }
 
@@ -126,75 +140,116 @@ impl Audited {
         dispatched: Dispatched<'_>,
         traceparent: Option<&str>,
     ) -> Result<(), Held> {
-        let traced = self.trace.clone();
-        let trace = traced.as_deref().or_else(|| traceparent.and_then(trace_id));
-        let admitted = self.admit(tenant, dispatched, trace).await;
-        let recorded = match admitted {
-            Ok(Some(ticket)) => self.recorder.written(ticket).await,
-            Ok(None) => Ok(()),
-            Err(held) => Err(held),
+        let ticket = self.admit_in_time(tenant, dispatched, traceparent).await?;
+        let written = match ticket {
+            Some(ticket) => self.recorder.written(ticket).await,
+            None => Ok(()),
         };
-        match recorded {
-            Ok(()) => self.is_dispatched = true,
-            Err(_) => self.hold_back(),
+        match written {
+            Ok(()) => self.set_dispatched(),
+            Err(Held) => self.hold_back(),
         }
-        recorded
+        written
     }
 
-    async fn admit(
+    /// Records what is about to be dispatched, and waits until there is room for that. It must not be
+    /// dispatched before the ticket's record is written.
+    pub(crate) async fn admit_in_time(
         &mut self,
         tenant: &Tenant,
         dispatched: Dispatched<'_>,
-        trace: Option<&str>,
+        traceparent: Option<&str>,
     ) -> Result<Option<Ticket>, Held> {
+        let mut admitted = Admitted::default();
+        match self.admit(tenant, &dispatched, traceparent, &mut admitted) {
+            Ok(()) => Ok(admitted.last),
+            // Boxed: there is nearly always room.
+            Err(full) => {
+                let waiting = self.wait_for_room(tenant, dispatched, traceparent, admitted, full);
+                Box::pin(waiting).await
+            }
+        }
+    }
+
+    async fn wait_for_room(
+        &mut self,
+        tenant: &Tenant,
+        dispatched: Dispatched<'_>,
+        traceparent: Option<&str>,
+        mut admitted: Admitted,
+        mut full: Full,
+    ) -> Result<Option<Ticket>, Held> {
+        let mut until = None;
+        loop {
+            if let Err(held) = self.recorder.room(full, &mut until).await {
+                self.hold_back();
+                return Err(held);
+            }
+            match self.admit(tenant, &dispatched, traceparent, &mut admitted) {
+                Ok(()) => return Ok(admitted.last.map(|ticket| ticket.until(until))),
+                Err(again) => full = again,
+            }
+        }
+    }
+
+    /// The log of this thread.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Notes that what was recorded is dispatched.
+    pub(crate) fn set_dispatched(&mut self) {
+        self.is_dispatched = true;
+    }
+
+    /// Adds the records that are not added yet.
+    fn admit(
+        &mut self,
+        tenant: &Tenant,
+        dispatched: &Dispatched<'_>,
+        traceparent: Option<&str>,
+        admitted: &mut Admitted,
+    ) -> Result<(), Full> {
+        let traced = self.trace.clone();
+        let trace = traced.as_deref().or_else(|| traceparent.and_then(trace_id));
+        self.find_origin();
+        self.is_answered_elsewhere = matches!(dispatched, Dispatched::AnsweredElsewhere(_));
         match dispatched {
             Dispatched::Request(request) => {
-                self.begin(tenant, request, trace, true).await.map(Some)
+                admitted.last = Some(self.begin(tenant, request, trace, true)?);
             }
             Dispatched::Posted(Posted::One(message)) => {
-                self.admit_message(tenant, message, trace, true).await
+                admitted.last = self.admit_message(tenant, message, trace, true)?;
             }
-            Dispatched::Posted(Posted::Batch(members)) => {
-                self.admit_members(tenant, members.iter().flatten(), trace).await
+            Dispatched::AnsweredElsewhere(Posted::One(message)) => {
+                admitted.last = self.admit_message(tenant, message, trace, false)?;
             }
-            Dispatched::AnsweredElsewhere(body) => {
-                self.is_answered_elsewhere = true;
-                match body {
-                    Posted::One(message) => {
-                        self.admit_members(tenant, std::iter::once(message), trace).await
+            Dispatched::Posted(Posted::Batch(members))
+            | Dispatched::AnsweredElsewhere(Posted::Batch(members)) => {
+                for member in members.iter().flatten().skip(admitted.members) {
+                    let ticket = self.admit_message(tenant, member, trace, false)?;
+                    // A record that was left out does not end the wait for those before it.
+                    if ticket.is_some_and(Ticket::waits) || admitted.last.is_none() {
+                        admitted.last = ticket;
                     }
-                    Posted::Batch(members) => {
-                        self.admit_members(tenant, members.iter().flatten(), trace).await
-                    }
+                    admitted.members += 1;
                 }
             }
             Dispatched::EndOfSession => {
                 let entry = Entry { action: Some("end_session"), trace, ..self.entry() };
-                self.recorder.message(&self.tenant, &entry).await.map(Some)
+                admitted.last = Some(self.recorder.message(&self.tenant, &entry)?);
             }
         }
+        Ok(())
     }
 
-    async fn admit_members<'a>(
-        &mut self,
-        tenant: &Tenant,
-        members: impl Iterator<Item = &'a Message>,
-        trace: Option<&str>,
-    ) -> Result<Option<Ticket>, Held> {
-        let mut last = None;
-        for member in members {
-            last = self.admit_message(tenant, member, trace, false).await?.or(last);
-        }
-        Ok(last)
-    }
-
-    async fn admit_message(
+    fn admit_message(
         &mut self,
         tenant: &Tenant,
         message: &Message,
         trace: Option<&str>,
         is_only: bool,
-    ) -> Result<Option<Ticket>, Held> {
+    ) -> Result<Option<Ticket>, Full> {
         let bytes_in = Some(message.raw().len() as u64);
         match message {
             // The session answers it. On the stream of a session its response looks like others.
@@ -203,38 +258,35 @@ impl Audited {
             {
                 Ok(None)
             }
-            Message::Request(request) => {
-                self.begin(tenant, request, trace, is_only).await.map(Some)
-            }
+            Message::Request(request) => self.begin(tenant, request, trace, is_only).map(Some),
             Message::Notification(notification) => {
-                let cancelled = cancelled_id(notification).map(|id| id.to_string());
+                let cancelled = cancelled_id(notification);
                 let method = Some(notification.method.as_str());
-                let request = cancelled.as_deref();
+                let request = cancelled.as_ref().map(request_name);
                 let entry = Entry { method, request, bytes_in, trace, ..self.entry() };
-                self.recorder.message(&self.tenant, &entry).await.map(Some)
+                self.recorder.message(&self.tenant, &entry).map(Some)
             }
             Message::Response(response) => {
-                let answered = response.id.as_ref().map(ToString::to_string);
-                let request = answered.as_deref();
+                let request = response.id.as_ref().map(request_name);
                 let method = Some("response");
                 let entry = Entry { method, request, bytes_in, trace, ..self.entry() };
-                self.recorder.message(&self.tenant, &entry).await.map(Some)
+                self.recorder.message(&self.tenant, &entry).map(Some)
             }
         }
     }
 
-    async fn begin(
+    fn begin(
         &mut self,
         tenant: &Tenant,
         request: &Request,
         trace: Option<&str>,
         is_only: bool,
-    ) -> Result<Ticket, Held> {
+    ) -> Result<Ticket, Full> {
         let call = match (&self.session, self.is_answered_elsewhere) {
             (Some(session), true) => CallId::of_request(session.as_str(), &request.id.to_json()),
             _ => self.recorder.next_call(),
         };
-        let (about, id) = (About::of(request), id_text(&request.id));
+        let about = About::of(request);
         // A member of a batch may be in a trace of its own.
         let own = request.trace.as_ref().map(|own| TraceId(own.trace).to_string());
         let params = match tenant.audited_fields.is_empty() {
@@ -244,7 +296,7 @@ impl Audited {
         let fields = params.as_ref().map(|params| fields(tenant, request, params));
         let entry = Entry {
             call: Some(call),
-            request: Some(&id),
+            request: Some(request_name(&request.id)),
             method: Some(request.method.as_str()),
             about: about.subject.as_ref().map(|(kind, name)| (*kind, &**name)),
             is_ambiguous: about.is_ambiguous,
@@ -253,7 +305,7 @@ impl Audited {
             trace: own.as_deref().or(trace),
             ..self.entry()
         };
-        let ticket = self.recorder.begin(&self.tenant, &entry).await?;
+        let ticket = self.recorder.begin(&self.tenant, &entry)?;
         let opens_session = request.method == Method::Initialize && self.session.is_none();
         if is_only {
             let (request, began) = (None, None);
@@ -271,10 +323,28 @@ impl Audited {
 
     /// What is known of each record of the exchange.
     fn entry(&self) -> Entry<'_> {
+        let (trace, known_origin) = (self.trace.as_deref(), self.known_origin.as_ref());
+        let origin = match known_origin {
+            Some(_) => Origin::default(),
+            None => self.origin(),
+        };
+        Entry { origin, known_origin, trace, ..Entry::default() }
+    }
+
+    fn origin(&self) -> Origin<'_> {
         let (principal, issuer, subject) = self.principal.as_ref().map(who).unwrap_or_default();
-        let session = self.digest();
-        let (endpoint, trace) = (Some(self.endpoint), self.trace.as_deref());
-        Entry { principal, issuer, subject, session, endpoint, trace, ..Entry::default() }
+        let (session, endpoint) = (self.digest(), Some(self.endpoint));
+        Origin { principal, issuer, subject, session, endpoint }
+    }
+
+    /// Finds the text of the origin, which other requests of the session had.
+    fn find_origin(&mut self) {
+        if let (None, Some(session)) = (&self.known_origin, &self.session) {
+            let client = self.principal.as_ref().map(Principal::name).unwrap_or_default();
+            let (recorder, endpoint) = (&self.recorder, self.endpoint);
+            self.known_origin =
+                recorder.origin(session.as_str(), client, endpoint, || self.origin());
+        }
     }
 
     fn digest(&self) -> Option<SessionDigest> {
@@ -282,7 +352,7 @@ impl Audited {
     }
 
     /// Records that what was about to be dispatched is refused: it has no record in time.
-    fn hold_back(&mut self) {
+    pub(crate) fn hold_back(&mut self) {
         self.recorder.count_held(&self.tenant);
         self.is_refusal_recorded = true;
         let open = std::mem::take(&mut self.calls).into_vec();
@@ -355,7 +425,7 @@ impl Audited {
     pub(crate) fn refuse(&self, message: &Message, reason: &'static str, code: Option<i32>) {
         let (method, about, id) = match message {
             Message::Request(request) => {
-                (request.method.as_str(), About::of(request), Some(id_text(&request.id)))
+                (request.method.as_str(), About::of(request), Some(request_name(&request.id)))
             }
             Message::Notification(notification) => {
                 (notification.method.as_str(), Default::default(), None)
@@ -363,7 +433,7 @@ impl Audited {
             Message::Response(_) => ("response", Default::default(), None),
         };
         let entry = Entry {
-            request: id.as_deref(),
+            request: id,
             method: Some(method),
             about: about.subject.as_ref().map(|(kind, name)| (*kind, &**name)),
             is_ambiguous: about.is_ambiguous,
@@ -383,6 +453,7 @@ impl Audited {
             tenant: Arc::clone(&self.tenant),
             principal: self.principal.clone(),
             session: self.session.clone(),
+            known_origin: self.known_origin.clone(),
             trace: self.trace.clone(),
             calls: Calls::One(OpenCall { request: None, ..call }),
             over_limits: Vec::new(),
@@ -432,7 +503,7 @@ impl Audited {
     }
 
     /// Records how the exchange ended: of the calls without an end, or that it was refused.
-    pub(crate) fn finish(mut self, record: &ExchangeRecord) {
+    pub(crate) fn finish(mut self, record: &ExchangeRecord, now: Instant) {
         let status = Some(record.status).filter(|status| *status != 0);
         let calls = std::mem::take(&mut self.calls);
         if calls.is_none() {
@@ -450,8 +521,12 @@ impl Audited {
         };
         for OpenCall { call, opens_session, .. } in calls.into_vec() {
             let entry = Entry {
+                at: Some(now),
                 call: Some(call),
-                session: if opens_session { self.digest() } else { None },
+                origin: Origin {
+                    session: if opens_session { self.digest() } else { None },
+                    ..Origin::default()
+                },
                 outcome: Some(outcome),
                 status,
                 code: record.code,
@@ -505,16 +580,17 @@ impl Calls {
     }
 }
 
-/// Wakes the requests of this thread whose records are written, or cannot be written in time.
-pub(crate) fn wake_recorded_calls(recorder: &Recorder) {
-    let Some(every) = recorder.wake_interval() else { return };
+/// Writes the records of this thread, and lets the requests go on whose records are written, or cannot be
+/// written in time.
+pub(crate) fn perform_records(recorder: &Recorder) {
+    let Some(every) = recorder.perform_interval() else { return };
     let recorder = recorder.clone();
     actix_rt::spawn(async move {
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         poll_fn(|context| {
             while ticks.poll_tick(context).is_ready() {}
-            recorder.wake_waiting(context);
+            recorder.perform(context);
             Poll::<()>::Pending
         })
         .await;

@@ -442,12 +442,13 @@ impl Inner {
         let Self { began, access_log, meters, audited, span, .. } = self;
         let Self { operations, method, outcome, mut record, .. } = self;
         record.outcome = outcome.unwrap_or(Outcome::Left);
-        record.duration = began.elapsed();
+        let now = Instant::now();
+        record.duration = now.duration_since(began);
         if let Some(meters) = meters {
             meters.count(&record);
         }
         if let Some(audited) = audited {
-            audited.finish(&record);
+            audited.finish(&record, now);
         }
         if let Some(method) = method {
             operations.count(method, &record);

@@ -12,7 +12,7 @@ use identity::Tokens;
 use telemetry::Outcome;
 use tenants::{Tenant, Tenants, TenantsOfThread};
 
-use crate::audited::wake_recorded_calls;
+use crate::audited::perform_records;
 use crate::authentication::{Authentication, Credential, Found, Unauthenticated};
 use crate::body::Body;
 use crate::collecting::Collecting;
@@ -83,7 +83,7 @@ impl Front {
     pub(crate) fn register_thread(&self) {
         self.service.handle.register();
         actix_rt::spawn(self.service.lapses.pass_changes_on());
-        wake_recorded_calls(self.exchanges.recorder());
+        perform_records(self.exchanges.recorder());
     }
 
     /// Whether messages may be traced.

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix_http::{Method, Payload, RequestHead};
-use actors::{Caller, Handle, RevocationsOfThread};
+use actors::{Caller, Handle, ReplyStream, RevocationsOfThread};
+use audit::Ticket;
 use bytes::Bytes;
 use protocol::{Body as Posted, SessionId};
 use tenants::{Scopes, Tenant, Tenants};
@@ -18,6 +19,7 @@ use crate::drain::Drain;
 use crate::exchange::Exchange;
 use crate::head_timeout::HeadProgress;
 use crate::heads::Heads;
+use crate::held_dispatch::HeldDispatch;
 use crate::lapse::{Lapse, Lapses};
 use crate::limits::{Limited, Limits};
 use crate::permissions::{Grant, NotPermitted};
@@ -93,9 +95,37 @@ impl<'a> FrontRequest<'a> {
     /// log off, no connection reserves memory for it.
     pub(crate) async fn record(&mut self, dispatched: Dispatched<'_>) -> Result<(), Refused> {
         let Some(audited) = self.exchange.audited() else { return Ok(()) };
-        let trace = self.head.headers.get("traceparent").and_then(|value| value.to_str().ok());
+        let trace = traceparent(self.head);
         let recorded = Box::pin(audited.record(self.tenant, dispatched, trace)).await;
         recorded.map_err(Refused::unrecorded)
+    }
+
+    /// Records what is about to be dispatched: give the ticket to [`FrontRequest::dispatch`].
+    pub(crate) async fn admit(
+        &mut self,
+        dispatched: Dispatched<'_>,
+    ) -> Result<Option<Ticket>, Refused> {
+        let Some(audited) = self.exchange.audited() else { return Ok(None) };
+        let admitted = audited.admit_in_time(self.tenant, dispatched, traceparent(self.head)).await;
+        admitted.map_err(Refused::unrecorded)
+    }
+
+    /// Sends a message when its record is written.
+    pub(crate) async fn dispatch(
+        &mut self,
+        ticket: Option<Ticket>,
+        send: impl FnOnce() -> ReplyStream + Send + 'static,
+    ) -> Result<ReplyStream, Refused> {
+        match (self.exchange.audited(), ticket) {
+            (None, _) => Ok(send()),
+            (Some(audited), None) => {
+                audited.set_dispatched();
+                Ok(send())
+            }
+            (Some(audited), Some(ticket)) => {
+                HeldDispatch::new(audited, ticket, send).await.map_err(Refused::unrecorded)
+            }
+        }
     }
 
     /// A session of the tenant accepted the request, or was created by it.
@@ -109,6 +139,10 @@ impl<'a> FrontRequest<'a> {
     pub(crate) fn take_payload(&mut self) -> Payload {
         std::mem::replace(&mut self.payload, Payload::None)
     }
+}
+
+fn traceparent(head: &RequestHead) -> Option<&str> {
+    head.headers.get("traceparent").and_then(|value| value.to_str().ok())
 }
 
 /// The shared state with which the transports serve requests.

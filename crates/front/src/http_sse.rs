@@ -70,8 +70,9 @@ pub(crate) async fn post(
     // A status: the answer to a request goes to another connection.
     let body = service.within_limits(request, body).await?;
     let body = service.permitted_or_refused(request, Endpoint::Sse, body, &raw)?;
-    request.record(Dispatched::AnsweredElsewhere(&body)).await?;
-    let mut replies = service.handle.post(&request.caller(session), body, None);
+    let ticket = request.admit(Dispatched::AnsweredElsewhere(&body)).await?;
+    let (handle, caller) = (service.handle.clone(), request.caller(session));
+    let mut replies = request.dispatch(ticket, move || handle.post(&caller, body, None)).await?;
     let first = replies.next().await;
     request.exchange.served(&replies);
     match first {

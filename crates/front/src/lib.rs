@@ -34,6 +34,7 @@ mod front_request;
 mod head_end;
 mod head_timeout;
 mod heads;
+mod held_dispatch;
 mod http_sse;
 mod lapse;
 mod limits;

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
 use crate::Reporting;
 use crate::audit_reading::cancelled_id;
-use crate::audited::{Dispatched, wake_recorded_calls};
+use crate::audited::{Dispatched, perform_records};
 use crate::authentication::Credential;
 use crate::exchange::{Exchange, Exchanges};
 use crate::limits::Limits;
@@ -39,7 +39,7 @@ pub async fn serve_stdio(
     reporting: &Reporting,
 ) -> io::Result<()> {
     let exchanges = Exchanges::new(reporting, &Tenants::new([Tenant::clone(tenant)])).for_worker();
-    wake_recorded_calls(exchanges.recorder());
+    perform_records(exchanges.recorder());
     let principal = Principal::anonymous();
     let mut output = Output { stdout, buffer: BytesMut::new() };
     let Opened { session, mut replies } = match handle.connect(tenant, &principal).await {

@@ -84,12 +84,9 @@ async fn post(
         }
         Err(NotPermitted::Refused(rejection)) => return Err(Refused::not_permitted(rejection)),
     };
-    let response = match request.record(Dispatched::Posted(&body)).await {
-        Ok(()) => {
-            let mirrored = mirrored(request);
-            let caller = request.caller(session);
-            let replies = service.handle.post(&caller, body, mirrored);
-            let response = await_response(service, request, replies, Some(&caller.session)).await;
+    let response = match dispatch(service, request, &session, body).await {
+        Ok(replies) => {
+            let response = await_response(service, request, replies, Some(&session)).await;
             response.map_err(Refused::from)
         }
         Err(refused) => Err(refused),
@@ -104,6 +101,19 @@ async fn post(
         }
         refused => Err(refused),
     })
+}
+
+/// Sends the body of a POST to its session, when it is recorded.
+async fn dispatch(
+    service: &Service,
+    request: &mut FrontRequest<'_>,
+    session: &SessionId,
+    body: Posted,
+) -> Result<ReplyStream, Refused> {
+    let ticket = request.admit(Dispatched::Posted(&body)).await?;
+    let (handle, mirrored) = (service.handle.clone(), mirrored(request));
+    let caller = request.caller(session.clone());
+    request.dispatch(ticket, move || handle.post(&caller, body, mirrored)).await
 }
 
 /// The answer to a request of a session that is refused.
@@ -170,8 +180,9 @@ async fn delete(
     let session = session_of(request)?;
     check_version(request)?;
     request.exchange.of_session(&session);
-    request.record(Dispatched::EndOfSession).await?;
-    let replies = service.handle.delete(&request.caller(session));
+    let ticket = request.admit(Dispatched::EndOfSession).await?;
+    let (handle, caller) = (service.handle.clone(), request.caller(session));
+    let replies = request.dispatch(ticket, move || handle.delete(&caller)).await?;
     Ok(await_response(service, request, replies, None).await?)
 }
 

@@ -3,12 +3,11 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use audit::{Audit, Entry, SessionDigest, Settings};
+use audit::{Audit, Entry, Origin, RequestName, SessionDigest, Settings};
 use bytes::Bytes;
-use protocol::{About, Body, Limits, Message, Request};
+use protocol::{About, Body, Limits, Message, Request, RequestId};
 
 use crate::CALL;
 
@@ -24,29 +23,34 @@ pub(crate) fn records() -> Box<dyn FnMut()> {
     Box::new(move || {
         let began = Instant::now();
         let about = About::of(black_box(&call));
-        let id = call.id.to_string();
+        let origin =
+            recorder.origin(black_box(SESSION), "sub:https://issuer.example ada", "mcp", || {
+                let session = Some(SessionDigest::of(SESSION));
+                let (principal, endpoint) = (Some("subject"), Some("mcp"));
+                let (issuer, subject) = (Some("https://issuer.example"), Some("ada"));
+                Origin { principal, issuer, subject, session, endpoint }
+            });
         let entry = Entry {
             call: Some(recorder.next_call()),
-            principal: Some("subject"),
-            issuer: Some("https://issuer.example"),
-            subject: Some("ada"),
-            session: Some(SessionDigest::of(black_box(SESSION))),
-            endpoint: Some("mcp"),
-            request: Some(&id),
+            known_origin: origin.as_ref(),
+            request: match &call.id {
+                RequestId::Number(number) => Some(RequestName::Number(*number)),
+                RequestId::String(text) => Some(RequestName::Text(text)),
+            },
             method: Some(call.method.as_str()),
             about: about.subject.as_ref().map(|(kind, name)| (*kind, &**name)),
             is_ambiguous: about.is_ambiguous,
             bytes_in: Some(CALL.len() as u64),
             ..Entry::default()
         };
-        let mut begin = std::pin::pin!(recorder.begin(&tenant, &entry));
-        let begun = begin.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(matches!(begun, Poll::Ready(Ok(_))), "there is room");
+        assert!(recorder.begin(&tenant, &entry).is_ok(), "there is room");
+        let now = Instant::now();
         let end = Entry {
+            at: Some(now),
             call: entry.call,
             outcome: Some("result"),
             status: Some(200),
-            duration: Some(began.elapsed().max(Duration::from_micros(9))),
+            duration: Some(now.duration_since(began).max(Duration::from_micros(9))),
             bytes_out: Some(81),
             ..Entry::default()
         };

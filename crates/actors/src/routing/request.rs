@@ -183,6 +183,13 @@ impl RoutedRequest {
         self.handshake.as_ref()
     }
 
+    /// Makes an event that was read the next one.
+    pub(crate) fn put_back(&mut self, event: Option<ReplyEvent>) {
+        if let Some(event) = event {
+            self.rest.push_front(event);
+        }
+    }
+
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         loop {
             if let Some(event) = self.rest.pop_front() {
