@@ -71,8 +71,11 @@ impl<'a> Found<'a> {
             } else if key.eq_ignore_ascii_case(b"params") {
                 self.params += 1;
                 self.has_odd_key |= key != b"params";
-                if !self.key.is_empty() {
-                    self.read_params(members.rest());
+                if !self.key.is_empty()
+                    && let Some(length) = self.read_params(members.rest())
+                {
+                    members.skip_bytes(length);
+                    continue;
                 }
             }
             if members.skip_value().is_none() {
@@ -81,8 +84,9 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn read_params(&mut self, params: &'a [u8]) {
-        let Some(mut members) = Members::of(params) else { return };
+    /// Returns the length of the parameters, if they are an object that was read to its end.
+    fn read_params(&mut self, params: &'a [u8]) -> Option<usize> {
+        let mut members = Members::of(params)?;
         while let Some(key) = members.next_key() {
             self.look_at(key);
             if key.eq_ignore_ascii_case(self.key) {
@@ -90,10 +94,9 @@ impl<'a> Found<'a> {
                 self.has_odd_key |= key != self.key;
                 self.name = self.name.take().or_else(|| members.text());
             }
-            if members.skip_value().is_none() {
-                return;
-            }
+            members.skip_value()?;
         }
+        members.rest().starts_with(b"}").then(|| params.len() - members.rest().len() + 1)
     }
 
     fn look_at(&mut self, key: &[u8]) {

@@ -171,6 +171,11 @@ impl<'a> Members<'a> {
         self.json.get(self.at..).unwrap_or_default()
     }
 
+    /// Skips a value of this length, which the caller has read.
+    pub(crate) fn skip_bytes(&mut self, length: usize) {
+        self.at += length;
+    }
+
     /// The text at the position, if it is one.
     pub(crate) fn text(&self) -> Option<Cow<'a, str>> {
         let rest = self.rest();
@@ -238,12 +243,23 @@ impl<'a> Members<'a> {
     }
 }
 
+/// The bytes of a string that are read one by one.
+const SHORT_BYTES: usize = 16;
+
 /// The length of the string with which the text begins, with both quotes.
 fn end_of_string(text: &[u8]) -> Option<usize> {
     if text.first() != Some(&b'"') {
         return None;
     }
     let mut at = 1;
+    // Most names are shorter than what a search costs to begin.
+    for byte in text.iter().skip(1).take(SHORT_BYTES) {
+        match byte {
+            b'"' => return Some(at + 1),
+            b'\\' => break,
+            _ => at += 1,
+        }
+    }
     loop {
         at += memchr2(b'"', b'\\', text.get(at..)?)?;
         if text[at] == b'"' {
