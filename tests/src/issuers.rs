@@ -135,6 +135,17 @@ impl Issuer {
         self.ask("seen", json!({})).await
     }
 
+    /// A token of the provider for this user and this audience, as if the user had signed in.
+    pub async fn mint(&self, user: &str, audience: &str) -> Result<String> {
+        let minted = self.ask("mint", json!({ "sub": user, "aud": audience })).await?;
+        Ok(minted["token"].as_str().context("no token")?.to_owned())
+    }
+
+    /// How the provider exchanges tokens from now on: how many `secs` new ones last, and the `refusal`.
+    pub async fn exchange(&self, how: Value) -> Result<()> {
+        self.ask("exchange", how).await.map(drop)
+    }
+
     /// Changes the secret of the provider's client `node`, which is `s+ecret` before.
     pub async fn change_secret(&self, secret: &str) -> Result<()> {
         self.ask("secret", json!({ "secret": secret })).await.map(drop)

@@ -38,7 +38,7 @@ async fn session() -> (Handle, Caller) {
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     let mut opened = handle.initialize(&tenant, &principal, request, None).await.unwrap();
     assert!(matches!(opened.replies.next().await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
-    let caller = Caller { tenant, principal, session: opened.session };
+    let caller = Caller { tenant, principal, session: opened.session, tokens: None };
     let initialized = Notification::new(Method::Initialized, None);
     let mut posted = handle.post(&caller, Body::One(initialized.into()), None);
     assert!(posted.next().await.is_some());

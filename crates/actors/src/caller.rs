@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::SessionId;
+use protocol::{SessionId, UpstreamTokens};
 use tenants::{Principal, Tenant};
 
 /// The client of one request, and the session that the request names.
@@ -14,4 +14,6 @@ pub struct Caller {
     pub principal: Principal,
     /// The session that the request names.
     pub session: SessionId,
+    /// The tokens with which the request is authorized at upstream servers, if these get one of each user.
+    pub tokens: Option<UpstreamTokens>,
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use backends::Backends;
+use backends::{Backends, Exchanging};
 use budget::Budget;
 use cluster::{Cluster, Membership, Revocations};
 use conversation::Refusal;
@@ -209,7 +209,7 @@ impl Handle {
         };
         let request = SessionRequest::Post { body, mirrored, again: false };
         let (tenant, principal) = (Arc::clone(tenant), principal.clone());
-        let caller = Caller { tenant, principal, session };
+        let caller = Caller { tenant, principal, session, tokens: request.tokens().cloned() };
         Ok(Opened::of_initialize(&self.node, caller, request, owner))
     }
 
@@ -241,8 +241,14 @@ impl Handle {
             }
         };
         let (tenant, principal) = (Arc::clone(tenant), principal.clone());
-        let caller = Caller { tenant, principal, session };
+        let caller = Caller { tenant, principal, session, tokens: None };
         Ok(Opened::of_duplex(&self.node, caller, owner))
+    }
+
+    /// Exchanges the token of a client of this tenant for those of the tenant's upstream servers. `None`: the
+    /// tenant has none that get a token of each user.
+    pub fn exchange(&self, tenant: &str, subject: &str) -> Option<Exchanging> {
+        self.node.context.backends.of(tenant)?.exchange(subject)
     }
 
     /// Sends the body of a POST to its session. Never waits, so a request is not lost if its caller

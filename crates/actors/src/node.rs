@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use cluster::Peer;
 use conversation::Refusal;
 use ownership::SessionRequest;
-use protocol::SessionId;
+use protocol::{SessionId, UpstreamTokens};
 use telemetry::Readiness;
 use tenants::Principal;
 
@@ -71,7 +71,8 @@ impl Node {
         tenant: &str,
         principal: &Principal,
         session: &SessionId,
-        request: SessionRequest,
+        mut request: SessionRequest,
+        tokens: Option<&UpstreamTokens>,
         forwarded: bool,
     ) -> Entry {
         let handle = match self.registry.find(tenant, principal, session) {
@@ -79,6 +80,10 @@ impl Node {
             Lookup::Foreign => return Entry::Refused(Refusal::UnknownSession),
             Lookup::Absent => return Entry::Absent,
         };
+        if let Some(tokens) = tokens {
+            request.set_tokens(tokens);
+            handle.set_tokens(tokens);
+        }
         match handle.send_request(self.context.bounds, |sink| request.event(sink, forwarded)) {
             Ok(queue) => Entry::Entered(LocalReply::new(queue, handle)),
             Err(refusal) => {

@@ -9,9 +9,9 @@ mod drive;
 use std::sync::Arc;
 
 use protocol::SessionId;
-pub use upstream::{HttpSettings, IDLE_MAX};
+pub use upstream::{Grant, HttpSettings, IDLE_MAX};
 
-use crate::{Backend, Link, LinkLimits, SavedLink};
+use crate::{Backend, Exchanging, LatestTokens, Link, LinkLimits, SavedLink};
 
 /// Reaches one server for every session that opens a link.
 pub struct HttpBackend {
@@ -29,11 +29,11 @@ impl HttpBackend {
 }
 
 impl HttpBackend {
-    fn open_link(&self, saved: Option<SavedLink>) -> Link {
+    fn open_link(&self, saved: Option<SavedLink>, tokens: Option<LatestTokens>) -> Link {
         let (link, end) = Link::pair(LinkLimits::default());
         let (client, counted) = (self.client.clone(), Arc::clone(&self.links));
         tokio::spawn(async move {
-            drive::run(client, saved, end).await;
+            drive::run(client, saved, end, tokens).await;
             drop(counted);
         });
         link
@@ -42,11 +42,34 @@ impl HttpBackend {
 
 impl Backend for HttpBackend {
     fn open(&self, _session: &SessionId) -> Link {
-        self.open_link(None)
+        self.open_link(None, None)
     }
 
-    fn carry_on(&self, _session: &SessionId, _principal: &[u8; 32], saved: SavedLink) -> Link {
-        self.open_link(Some(saved))
+    fn open_with(
+        &self,
+        _session: &SessionId,
+        _principal: &[u8; 32],
+        tokens: &dyn Fn() -> LatestTokens,
+    ) -> Link {
+        self.open_link(None, self.needs_tokens().then(tokens))
+    }
+
+    fn needs_tokens(&self) -> bool {
+        self.client.needs_tokens_of_clients()
+    }
+
+    fn exchange(&self, subject: &str) -> Option<Exchanging> {
+        Some(Box::pin(self.client.exchange(subject)?))
+    }
+
+    fn carry_on(
+        &self,
+        _session: &SessionId,
+        _principal: &[u8; 32],
+        saved: SavedLink,
+        tokens: &dyn Fn() -> LatestTokens,
+    ) -> Link {
+        self.open_link(Some(saved), self.needs_tokens().then(tokens))
     }
 
     fn retire(&self) {

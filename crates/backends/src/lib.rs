@@ -13,6 +13,6 @@ pub mod sandbox;
 pub mod stdio;
 
 pub use link::{
-    Backend, Backends, Engine, EventReceiver, EventSender, Gone, Link, LinkEvent, LinkEvents,
-    LinkLimits, LinkSender, SavedLink, SendError, ServerEnd,
+    Backend, Backends, Engine, EventReceiver, EventSender, Exchanging, Gone, LatestTokens, Link,
+    LinkEvent, LinkEvents, LinkLimits, LinkSender, SavedLink, SendError, ServerEnd,
 };

@@ -7,18 +7,27 @@
 mod pair;
 
 use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use budget::Share;
 use bytes::Bytes;
-use protocol::{Message, Position, Request, RequestId, SessionId};
+use protocol::{Message, Position, Request, RequestId, SessionId, UpstreamTokens};
+use tokio::sync::watch;
 
 pub use self::pair::{EventReceiver, EventSender, Gone, ServerEnd};
 
 /// How often a node that stops looks whether its links have ended.
 const ENDED_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The tokens for upstream servers of the latest request of a session's client that had some.
+pub type LatestTokens = watch::Receiver<Option<UpstreamTokens>>;
+
+/// An exchange of a client's token. The error is for the client.
+pub type Exchanging =
+    Pin<Box<dyn Future<Output = Result<UpstreamTokens, upstream::CredentialProblem>> + Send>>;
 
 /// A configured MCP server of a tenant.
 pub trait Backend: Send + Sync + 'static {
@@ -35,16 +44,46 @@ pub trait Backend: Send + Sync + 'static {
         self.open(session)
     }
 
-    /// As [`Self::open_for`], with what another node's link of the session saved. The link answers
-    /// `initialize` from it, and goes on where the other one was. If it cannot, it goes down.
-    fn carry_on(&self, session: &SessionId, principal: &[u8; 32], saved: SavedLink) -> Link {
-        let _ = saved;
+    /// As [`Self::open_for`]. `tokens` gives the tokens for upstream servers of the client's latest request,
+    /// for messages that are no request of the client.
+    fn open_with(
+        &self,
+        session: &SessionId,
+        principal: &[u8; 32],
+        tokens: &dyn Fn() -> LatestTokens,
+    ) -> Link {
+        let _ = tokens;
         self.open_for(session, principal)
     }
 
     /// Whether a session that cannot be carried on ends.
     fn is_stateful(&self) -> bool {
         false
+    }
+
+    /// Whether its servers get tokens of the users of clients.
+    fn needs_tokens(&self) -> bool {
+        false
+    }
+
+    /// Exchanges the token of a client for those that its requests to this backend need; `None` if they
+    /// need none. Bounded in time.
+    fn exchange(&self, subject: &str) -> Option<Exchanging> {
+        let _ = subject;
+        None
+    }
+
+    /// As [`Self::open_with`], with what another node's link of the session saved. The link answers
+    /// `initialize` from it, and goes on where the other one was. If it cannot, it goes down.
+    fn carry_on(
+        &self,
+        session: &SessionId,
+        principal: &[u8; 32],
+        saved: SavedLink,
+        tokens: &dyn Fn() -> LatestTokens,
+    ) -> Link {
+        let _ = saved;
+        self.open_with(session, principal, tokens)
     }
 
     /// Starts servers in advance, if the backend is to. Called from within a tokio runtime when the

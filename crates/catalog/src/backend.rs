@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{Backend, Link, LinkLimits};
-use protocol::SessionId;
+use backends::{Backend, Exchanging, LatestTokens, Link, LinkLimits};
+use protocol::{SessionId, UpstreamTokens};
 
-use crate::engine::Fan;
+use crate::engine::{Client, Fan};
 use crate::machine::Setup;
 use crate::member::Members;
 use crate::shared::Shared;
@@ -34,21 +34,60 @@ impl Catalog {
         Self { backends, shared: Arc::new(shared) }
     }
 
-    fn link(&self, session: &SessionId, principal: Option<[u8; 32]>) -> Link {
+    fn link(&self, client: Client) -> Link {
         let (backends, shared) = (Arc::clone(&self.backends), Arc::clone(&self.shared));
         Link::in_place(LinkLimits::default(), |end, _receiver| {
-            Box::new(Fan::new(backends, shared, (session.clone(), principal), end))
+            Box::new(Fan::new(backends, shared, client, end))
         })
     }
 }
 
 impl Backend for Catalog {
     fn open(&self, session: &SessionId) -> Link {
-        self.link(session, None)
+        self.link(Client { session: session.clone(), principal: None, tokens: None })
     }
 
     fn open_for(&self, session: &SessionId, principal: &[u8; 32]) -> Link {
-        self.link(session, Some(*principal))
+        let (session, principal) = (session.clone(), Some(*principal));
+        self.link(Client { session, principal, tokens: None })
+    }
+
+    fn open_with(
+        &self,
+        session: &SessionId,
+        principal: &[u8; 32],
+        tokens: &dyn Fn() -> LatestTokens,
+    ) -> Link {
+        let (session, principal) = (session.clone(), Some(*principal));
+        self.link(Client { session, principal, tokens: self.needs_tokens().then(tokens) })
+    }
+
+    fn needs_tokens(&self) -> bool {
+        self.backends.iter().any(|backend| backend.needs_tokens())
+    }
+
+    /// An exchange that fails costs only the tools of its server, unless no other succeeds.
+    fn exchange(&self, subject: &str) -> Option<Exchanging> {
+        let exchanging = |backend: &Arc<dyn Backend>| backend.exchange(subject).map(tokio::spawn);
+        let all: Vec<_> = self.backends.iter().filter_map(exchanging).collect();
+        if all.is_empty() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let (mut tokens, mut failed) = (Vec::new(), None);
+            for exchanging in all {
+                match exchanging.await {
+                    Ok(Ok(exchanged)) => tokens.extend(exchanged.all().iter().cloned()),
+                    Ok(Err(problem)) => failed = failed.or(Some(problem)),
+                    // A panic was logged.
+                    Err(_) => {}
+                }
+            }
+            match failed {
+                Some(problem) if tokens.is_empty() => Err(problem),
+                _ => Ok(UpstreamTokens::new(tokens)),
+            }
+        }))
     }
 
     fn start_in_advance(&self) {

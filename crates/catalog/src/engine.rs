@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use backends::{Backend, Engine, Link, LinkEvent, SendError, ServerEnd};
+use backends::{Backend, Engine, LatestTokens, Link, LinkEvent, SendError, ServerEnd};
 use protocol::SessionId;
 use tokio::time::{Instant, Sleep};
 
@@ -20,8 +20,14 @@ use crate::shared::Shared;
 /// work first: a server that floods the link with messages to be dropped delays no other session.
 const STEPS_MAX: usize = 64;
 
-/// The session that a link is for, and the digest of its client.
-type Client = (SessionId, Option<[u8; 32]>);
+/// The client that a link is for.
+pub(crate) struct Client {
+    pub(crate) session: SessionId,
+    /// Its digest.
+    pub(crate) principal: Option<[u8; 32]>,
+    /// Its tokens for upstream servers, if one of the servers needs them.
+    pub(crate) tokens: Option<LatestTokens>,
+}
 
 /// The servers of one session.
 pub(crate) struct Fan {
@@ -150,9 +156,13 @@ impl Fan {
 
     fn open(&mut self, child: usize) {
         let backend = &self.backends[child];
-        let link = match &self.client {
-            (session, Some(principal)) => backend.open_for(session, principal),
-            (session, None) => backend.open(session),
+        let Client { session, principal, tokens } = &self.client;
+        let link = match (principal, tokens) {
+            (Some(principal), Some(tokens)) => {
+                backend.open_with(session, principal, &|| tokens.clone())
+            }
+            (Some(principal), None) => backend.open_for(session, principal),
+            (None, _) => backend.open(session),
         };
         if let Some(share) = self.end.share() {
             link.charge_to(&share);

@@ -226,6 +226,14 @@ impl Credential {
         Self { principal: Principal::anonymous(), accepted: Accepted::Open, grant: None }
     }
 
+    /// The token that the client presented with this header, if it presented one.
+    pub(crate) fn token<'a>(&self, authorization: &Authorization<'a>) -> Option<&'a str> {
+        match (&self.accepted, authorization) {
+            (Accepted::Token { .. }, Authorization::Present(header)) => bearer(header).ok(),
+            _ => None,
+        }
+    }
+
     /// The name of the key that the client presented, if it presented one.
     pub(crate) fn key_name<'a>(&self, tenant: &'a Tenant) -> Option<&'a str> {
         match (&self.accepted, &tenant.access) {

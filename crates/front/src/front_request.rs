@@ -7,7 +7,7 @@ use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle, ReplyStream, RevocationsOfThread};
 use audit::Ticket;
 use bytes::Bytes;
-use protocol::{Body as Posted, SessionId};
+use protocol::{Body as Posted, SessionId, UpstreamTokens};
 use tenants::{Scopes, Tenant, Tenants};
 
 use crate::audited::Dispatched;
@@ -29,6 +29,10 @@ use crate::route::{self, Endpoint};
 use crate::session_rate::SessionRate;
 use crate::{Error, Settings};
 
+/// Why a client with a key gets nothing of a server that gets a token of each user.
+const WITHOUT_TOKEN: &str =
+    "the upstream server needs a token of each user; use the endpoint with an OAuth token";
+
 /// One request that passed the shared checks.
 pub(crate) struct FrontRequest<'a> {
     pub(crate) tenant: &'a Arc<Tenant>,
@@ -44,6 +48,8 @@ pub(crate) struct FrontRequest<'a> {
     pub(crate) peer: Option<IpAddr>,
     /// What is reported of the request at its end.
     pub(crate) exchange: &'a mut Exchange,
+    /// The tokens for upstream servers, once the client's was exchanged.
+    tokens: Option<UpstreamTokens>,
     /// The body, until it is collected.
     payload: Payload,
     connection: Option<&'a HeadProgress>,
@@ -71,6 +77,7 @@ impl<'a> FrontRequest<'a> {
             head,
             peer: head.peer_addr.map(|peer| peer.ip()),
             exchange,
+            tokens: None,
             payload,
             connection,
         }
@@ -79,7 +86,12 @@ impl<'a> FrontRequest<'a> {
     /// The caller of this request, for this session.
     pub(crate) fn caller(&self, session: SessionId) -> Caller {
         let principal = self.credential.principal.clone();
-        Caller { tenant: Arc::clone(self.tenant), principal, session }
+        Caller { tenant: Arc::clone(self.tenant), principal, session, tokens: self.tokens.clone() }
+    }
+
+    /// The tokens for upstream servers, once the client's was exchanged.
+    pub(crate) fn tokens(&self) -> Option<UpstreamTokens> {
+        self.tokens.clone()
     }
 
     /// Whether the request asks for a new session.
@@ -252,6 +264,42 @@ impl Service {
         body: Posted,
     ) -> Result<Posted, Limited> {
         self.limits.admit(request.tenant, &request.credential, body, request.exchange).await
+    }
+
+    /// Records what is about to be dispatched, and gets the tokens that it needs: give the ticket to
+    /// [`FrontRequest::dispatch`]. Without a request the session has tokens of an earlier one.
+    pub(crate) async fn ready(
+        &self,
+        request: &mut FrontRequest<'_>,
+        dispatched: Dispatched<'_>,
+        has_request: bool,
+    ) -> Result<Option<Ticket>, Refused> {
+        if !request.tenant.exchanges_tokens {
+            return request.admit(dispatched).await;
+        }
+        request.record(dispatched).await?;
+        let exchanged = Box::pin(self.exchange(request)).await;
+        if has_request {
+            exchanged?;
+        }
+        Ok(None)
+    }
+
+    /// Exchanges the client's token for those of the tenant's upstream servers, if these get one of each user.
+    /// The client's own token goes to the authorization server only. An error is for the client.
+    pub(crate) async fn exchange(&self, request: &mut FrontRequest<'_>) -> Result<(), Refused> {
+        if !request.tenant.exchanges_tokens {
+            return Ok(());
+        }
+        let token = request.credential.token(&request.heads.authorization);
+        let subject = token.ok_or_else(|| Refused::not_exchanged(WITHOUT_TOKEN.to_owned()))?;
+        let Some(exchanging) = self.handle.exchange(&request.tenant.name, subject) else {
+            return Ok(());
+        };
+        let exchanged = exchanging.await;
+        request.tokens =
+            Some(exchanged.map_err(|problem| Refused::not_exchanged(problem.to_string()))?);
+        Ok(())
     }
 
     /// The answer to a message that needs more scopes: the client asks its issuer for them.

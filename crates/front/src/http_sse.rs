@@ -15,7 +15,7 @@ use crate::front_request::{FrontRequest, Service};
 use crate::refusal::Refused;
 use crate::route::Endpoint;
 use crate::sse_body::SseBody;
-use crate::streamable_http::{events, no_answer};
+use crate::streamable_http::{events, has_request, no_answer};
 
 /// Opens a session and its stream (OLD-01). Any other method gets 405: a client that probes with
 /// a POST then falls back to this transport (OLD-07).
@@ -70,7 +70,8 @@ pub(crate) async fn post(
     // A status: the answer to a request goes to another connection.
     let body = service.within_limits(request, body).await?;
     let body = service.permitted_or_refused(request, Endpoint::Sse, body, &raw)?;
-    let ticket = request.admit(Dispatched::AnsweredElsewhere(&body)).await?;
+    let ticket =
+        service.ready(request, Dispatched::AnsweredElsewhere(&body), has_request(&body)).await?;
     let (handle, caller) = (service.handle.clone(), request.caller(session));
     let mut replies = request.dispatch(ticket, move || handle.post(&caller, body, None)).await?;
     let first = replies.next().await;

@@ -146,6 +146,12 @@ impl Refused {
         }
     }
 
+    /// The client's token was not exchanged for one of the upstream server. Not 401: the client's token is
+    /// valid, and signing in again would not help.
+    pub(crate) fn not_exchanged(message: String) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, ErrorCode::InternalError, message)
+    }
+
     /// The host name is not one of this server's (SEC-03).
     pub(crate) fn host() -> Self {
         Self::invalid(StatusCode::FORBIDDEN, "the host is not one of this server's")

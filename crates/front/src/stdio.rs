@@ -49,7 +49,7 @@ pub async fn serve_stdio(
             return output.flush().await;
         }
     };
-    let caller = Caller { tenant: Arc::clone(tenant), principal, session };
+    let caller = Caller { tenant: Arc::clone(tenant), principal, session, tokens: None };
     let mut lines = LineSplitter::new(line_bytes_max);
     // One thread serves this client.
     let limits = Limits::new(handle.limits(), 1);

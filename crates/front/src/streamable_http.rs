@@ -103,14 +103,14 @@ async fn post(
     })
 }
 
-/// Sends the body of a POST to its session, when it is recorded.
+/// Sends the body of a POST to its session, when it is recorded and its tokens are there.
 async fn dispatch(
     service: &Service,
     request: &mut FrontRequest<'_>,
     session: &SessionId,
     body: Posted,
 ) -> Result<ReplyStream, Refused> {
-    let ticket = request.admit(Dispatched::Posted(&body)).await?;
+    let ticket = service.ready(request, Dispatched::Posted(&body), has_request(&body)).await?;
     let (handle, mirrored) = (service.handle.clone(), mirrored(request));
     let caller = request.caller(session.clone());
     request.dispatch(ticket, move || handle.post(&caller, body, mirrored)).await
@@ -151,7 +151,11 @@ async fn post_initialize(
     let body = service.permitted_or_refused(request, Endpoint::Mcp, body, &raw)?;
     let Posted::One(Message::Request(initialize)) = body else { return Err(Refused::no_session()) };
     let recorded = request.record(Dispatched::Request(&initialize)).await;
-    recorded.map_err(|refused| refused.of(id))?;
+    recorded.map_err(|refused| refused.of(id.clone()))?;
+    if let Err(refused) = service.exchange(request).await {
+        return Ok(answer_with_error(request, refused.of(id).rejection()));
+    }
+    let initialize = initialize.with_tokens(request.tokens());
     let Opened { session, replies } = handle
         .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;
@@ -169,6 +173,8 @@ async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Respon
     let after = request.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     request.exchange.of_session(&session);
     service.limits.take_stream(request.tenant, request.exchange).await?;
+    // For what the session sends without a request; without it the session has an earlier one.
+    let _ = service.exchange(request).await;
     let replies = service.handle.listen(&request.caller(session), after);
     Ok(await_response(service, request, replies, None).await?)
 }
@@ -180,7 +186,8 @@ async fn delete(
     let session = session_of(request)?;
     check_version(request)?;
     request.exchange.of_session(&session);
-    let ticket = request.admit(Dispatched::EndOfSession).await?;
+    // The session ends also if the server cannot be told.
+    let ticket = service.ready(request, Dispatched::EndOfSession, false).await?;
     let (handle, caller) = (service.handle.clone(), request.caller(session));
     let replies = request.dispatch(ticket, move || handle.delete(&caller)).await?;
     Ok(await_response(service, request, replies, None).await?)
@@ -217,6 +224,15 @@ fn initialize_in(body: &Posted) -> Option<Option<RequestId>> {
         Posted::Batch(members) => members.iter().flatten().any(is_initialize),
     };
     there.then(|| only_id(body))
+}
+
+/// Whether the body has a request, which waits for an answer.
+pub(crate) fn has_request(body: &Posted) -> bool {
+    let is_request = |message: &Message| matches!(message, Message::Request(_));
+    match body {
+        Posted::One(message) => is_request(message),
+        Posted::Batch(members) => members.iter().flatten().any(is_request),
+    }
 }
 
 /// The id of the one request that was posted.

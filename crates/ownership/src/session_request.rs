@@ -1,7 +1,7 @@
 //! A client's request to its session, as it is sent to the owner.
 
 use conversation::{Event, SinkId};
-use protocol::{Body, Message, Mirrored, RequestId, TraceContext};
+use protocol::{Body, Message, Mirrored, RequestId, TraceContext, UpstreamTokens};
 
 /// A request of a client's connection.
 #[derive(Clone, Debug)]
@@ -50,6 +50,38 @@ impl SessionRequest {
     pub fn set_trace(&mut self, trace: Option<Box<TraceContext>>) {
         if let Self::Post { body: Body::One(Message::Request(request)), .. } = self {
             request.trace = trace;
+        }
+    }
+
+    /// The tokens for upstream servers that its requests have, if any has some.
+    pub fn tokens(&self) -> Option<&UpstreamTokens> {
+        fn of(message: &Message) -> Option<&UpstreamTokens> {
+            match message {
+                Message::Request(request) => request.tokens.as_ref(),
+                _ => None,
+            }
+        }
+        // The requests of a batch have the same.
+        match self {
+            Self::Post { body: Body::One(message), .. } => of(message),
+            Self::Post { body: Body::Batch(members), .. } => members.iter().flatten().find_map(of),
+            _ => None,
+        }
+    }
+
+    /// Gives its requests these tokens for upstream servers.
+    pub fn set_tokens(&mut self, tokens: &UpstreamTokens) {
+        let set = |message: &mut Message| {
+            if let Message::Request(request) = message {
+                request.tokens = Some(tokens.clone());
+            }
+        };
+        match self {
+            Self::Post { body: Body::One(message), .. } => set(message),
+            Self::Post { body: Body::Batch(members), .. } => {
+                members.iter_mut().flatten().for_each(set)
+            }
+            Self::Listen { .. } | Self::Delete => {}
         }
     }
 

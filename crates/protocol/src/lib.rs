@@ -39,7 +39,7 @@ pub use list_page::{ListEntry, ListPage};
 pub use lists::{Listed, without_entries};
 pub use message::{
     Body, Limits, Message, Notification, Request, Response, TraceContext, TraceParent,
-    is_trace_state, parse,
+    UpstreamToken, UpstreamTokens, is_trace_state, parse,
 };
 pub use method::Method;
 pub use mirrored::Mirrored;

@@ -4,9 +4,11 @@
 //! the message or of its parameters copies nothing.
 
 mod parse;
+mod tokens;
 mod traced;
 
 pub use parse::{Limits, parse};
+pub use tokens::{UpstreamToken, UpstreamTokens};
 pub use traced::{TraceContext, TraceParent, is_trace_state};
 
 use std::ops::Range;
@@ -58,6 +60,8 @@ pub struct Request {
     pub method: Method,
     /// Where the request is in a trace that this cluster records. It is not part of its bytes.
     pub trace: Option<Box<TraceContext>>,
+    /// The tokens with which it is authorized at upstream servers. They are not part of its bytes.
+    pub tokens: Option<UpstreamTokens>,
     raw: Bytes,
     id_at: Span,
     params: Option<Span>,
@@ -128,7 +132,7 @@ impl Request {
         raw.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
         let id_at = put(&mut raw, id.to_json().as_bytes());
         let params = put_method(&mut raw, &method, params);
-        Self { id, method, trace: None, raw: raw.freeze(), id_at, params }
+        Self { id, method, trace: None, tokens: None, raw: raw.freeze(), id_at, params }
     }
 
     /// The bytes of the whole message.
@@ -150,8 +154,14 @@ impl Request {
     pub fn with_id(&self, id: RequestId) -> Self {
         let (raw, id_at, shift) = splice(&self.raw, &self.id_at, id.to_json().as_bytes());
         let params = self.params.clone().map(|span| shift.apply(span));
-        let (method, trace) = (self.method.clone(), self.trace.clone());
-        Self { id, method, trace, raw, id_at, params }
+        let method = self.method.clone();
+        let (trace, tokens) = (self.trace.clone(), self.tokens.clone());
+        Self { id, method, trace, tokens, raw, id_at, params }
+    }
+
+    /// The same request with these tokens for upstream servers.
+    pub fn with_tokens(self, tokens: Option<UpstreamTokens>) -> Self {
+        Self { tokens, ..self }
     }
 
     /// The same request with other parameters.
@@ -166,7 +176,8 @@ impl Request {
         let (raw, params, shift) = splice(&self.raw, span, params);
         let id_at = shift.apply(self.id_at.clone());
         let (id, method) = (self.id.clone(), self.method.clone());
-        Self { id, method, trace: self.trace.clone(), raw, id_at, params: Some(params) }
+        let (trace, tokens) = (self.trace.clone(), self.tokens.clone());
+        Self { id, method, trace, tokens, raw, id_at, params: Some(params) }
     }
 
     /// `params._meta.progressToken`, if the request has one (PRG-01).

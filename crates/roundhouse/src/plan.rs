@@ -150,7 +150,16 @@ impl Plan {
             let tenant = problems.ok_or_add(with_secret(name, &written.tenant, &secrets));
             let Some(tenant) = tenant else { continue };
             match Tenant::new(name, &tenant) {
-                Ok(tenant) => tenants.push(tenant),
+                Ok(tenant) => {
+                    let mut exchanging =
+                        written.backends.iter().filter(|(_, backend)| backend.exchanges_tokens());
+                    let first = exchanging.next().map(|(backend, _)| backend);
+                    if let Some(backend) = first.filter(|_| tenant.access.oauth().is_none()) {
+                        let at = format!("tenants.{name}.backends.{backend}.credential.grant");
+                        problems.add_in(&at, without_tokens(name, &at));
+                    }
+                    tenants.push(Tenant { exchanges_tokens: first.is_some(), ..tenant });
+                }
                 Err(all) => {
                     let at = format!("tenants.{name}");
                     all.iter().for_each(|wrong| problems.add_in(&at, wrong.to_string()));
@@ -391,6 +400,13 @@ fn without_url(tenant: &str) -> String {
         "`tenants.{tenant}.auth` has `oauth`, and no URL of the endpoint is known, by which clients find \
          the issuer and tokens name the endpoint; write `front.public_url`, as in \
          \"https://mcp.example.com\", or `tenants.{tenant}.hosts`"
+    )
+}
+
+fn without_tokens(tenant: &str, at: &str) -> String {
+    format!(
+        "`{at}` is \"token_exchange\", and the clients of the tenant have no token to exchange; write \
+         `tenants.{tenant}.auth = \"oauth\"`, or another grant"
     )
 }
 

@@ -33,6 +33,15 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
     let mut started = Started { text: String::new(), failed: 0 };
     for tenant in plan.tenants.by_name() {
         let Some(backend) = plan.backends.of(&tenant.name) else { continue };
+        if tenant.exchanges_tokens {
+            // Writing into a string cannot fail.
+            let _ = writeln!(
+                started.text,
+                "tenant {}: not started: its server needs a token of a user",
+                tenant.name
+            );
+            continue;
+        }
         let (secs, key) = start_secs(&plan.settings, &tenant.name);
         let begin = Instant::now();
         let outcome = match timeout(Duration::from_secs(secs), tools(&backend)).await {

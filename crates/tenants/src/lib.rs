@@ -92,6 +92,8 @@ pub struct Tenant {
     /// Whether the tenant was removed from the settings: its sessions go on for a while, and it gets
     /// no new ones.
     pub is_leaving: bool,
+    /// Whether the tenant's server gets a token of each user, in exchange for that of the user's client.
+    pub exchanges_tokens: bool,
 }
 
 impl Tenant {
@@ -125,6 +127,7 @@ impl Tenant {
             sessions_max: settings.limits.sessions_max,
             cluster_limits: (!cluster_limits.is_empty()).then(|| Arc::new(cluster_limits)),
             is_leaving: false,
+            exchanges_tokens: false,
         })
     }
 }
@@ -144,6 +147,7 @@ impl Tenant {
             sessions_max,
             cluster_limits: None,
             is_leaving: false,
+            exchanges_tokens: false,
         }
     }
 }

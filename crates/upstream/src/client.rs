@@ -13,11 +13,11 @@ use hyper::header::{
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use protocol::UpstreamTokens;
 use protocol::sse::Decoder;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
-use crate::Failure;
 use crate::breaker::Breaker;
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
@@ -27,6 +27,7 @@ use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
 use crate::settings::HttpSettings;
 use crate::url::Url;
+use crate::{CredentialProblem, Failure};
 
 /// How long a stream that was resumed may be quiet before it is requested once more. Some servers send
 /// what they have stored, and later messages only to the next request.
@@ -166,6 +167,20 @@ impl Client {
         &self.0.name
     }
 
+    /// Whether the server needs a token of each user.
+    pub fn needs_tokens_of_clients(&self) -> bool {
+        self.0.credential.as_ref().is_some_and(Credential::is_of_clients)
+    }
+
+    /// Exchanges the token of a client for one of the server; `None` if it needs none.
+    pub fn exchange(
+        &self,
+        subject: &str,
+    ) -> Option<impl Future<Output = Result<UpstreamTokens, CredentialProblem>> + Send + use<>>
+    {
+        self.0.credential.as_ref()?.exchange(subject)
+    }
+
     /// Notes that the settings have another client in place of this one.
     pub fn retire(&self) {
         self.0.is_retired.store(true, Ordering::Relaxed);
@@ -207,12 +222,13 @@ impl Client {
         exchange: &Exchange,
         events: &Events<'_>,
     ) -> Result<ExchangeEvent, Failure> {
-        let token = self.token(None).await?;
+        let tokens = exchange.tokens.as_ref();
+        let token = self.token(tokens, None).await?;
         let _permit = self.0.connections.permit(&exchange.verb).await?;
         let mut response = self.response(exchange, token.as_ref()).await?;
         if let Some(refused) = &token
             && refuses_token(response.status().as_u16(), response.headers())
-            && let Ok(renewed) = self.token(Some(refused)).await
+            && let Ok(renewed) = self.token(tokens, Some(refused)).await
         {
             // It was refused, so it was not performed.
             response = self.response(exchange, renewed.as_ref()).await?;
@@ -234,9 +250,13 @@ impl Client {
     }
 
     /// The token for a request, or another one than that which the server refused.
-    async fn token(&self, refused: Option<&Token>) -> Result<Option<Token>, Failure> {
+    async fn token(
+        &self,
+        tokens: Option<&UpstreamTokens>,
+        refused: Option<&Token>,
+    ) -> Result<Option<Token>, Failure> {
         let Some(credential) = &self.0.credential else { return Ok(None) };
-        credential.token(refused).await.map(Some).map_err(Failure::Credential)
+        credential.token(tokens, refused).await.map(Some).map_err(Failure::Credential)
     }
 
     /// The response, after redirects within the origin.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::HeaderValue;
-use protocol::{Message, Response};
+use protocol::{Message, Response, UpstreamTokens};
 
 use crate::url::Url;
 use crate::{CredentialProblem, Failure};
@@ -80,6 +80,8 @@ pub struct Exchange {
     pub after: Duration,
     /// Where it is sent, if not to the URL of the settings.
     pub to: Option<Url>,
+    /// The tokens of the client for upstream servers, if these need one of each user.
+    pub tokens: Option<UpstreamTokens>,
 }
 
 /// What is received for a request. The last event is one of those after `Event`.

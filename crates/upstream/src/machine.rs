@@ -175,7 +175,8 @@ impl Machine {
                     self.restoring.push(request.id.clone());
                 }
                 let wire = self.on_wire(&request);
-                let id = CallId { own: request.id.clone(), wire: wire.id.clone() };
+                let tokens = request.tokens.clone();
+                let id = CallId { own: request.id.clone(), wire: wire.id.clone(), tokens };
                 let raw = wire.raw().clone();
                 if matches!(self.phase, Phase::Opening(_)) {
                     self.initialize = raw.clone();
@@ -280,7 +281,8 @@ impl Machine {
         let revision = self.revision.clone();
         let after = Duration::ZERO;
         let session = Some(session);
-        let exchange = Exchange { verb: Verb::Delete, session, revision, after, to: None };
+        let (verb, to, tokens) = (Verb::Delete, None, None);
+        let exchange = Exchange { verb, session, revision, after, to, tokens };
         Some((ExchangeId(self.next), exchange))
     }
 
@@ -509,13 +511,17 @@ impl Machine {
     ) -> ExchangeId {
         let id = ExchangeId(self.next);
         self.next += 1;
+        let tokens = match &purpose {
+            Purpose::Call(id) | Purpose::OlderCall(id) => id.tokens.clone(),
+            _ => None,
+        };
         self.exchanges.insert(id, purpose);
         let (session, revision) = (self.session.clone(), self.revision.clone());
         let to = match &self.transport {
             Transport::Older(url) => Some(url.clone()),
             _ => None,
         };
-        effects.push(Effect::Start(id, Exchange { verb, session, revision, after, to }));
+        effects.push(Effect::Start(id, Exchange { verb, session, revision, after, to, tokens }));
         id
     }
 

@@ -43,7 +43,10 @@ static TOKENS: LazyLock<IntCounterVec> = LazyLock::new(|| {
 /// A token for the node itself.
 pub(crate) const CLIENT_CREDENTIALS: &str = "client_credentials";
 
-const GRANTS: [&str; 1] = [CLIENT_CREDENTIALS];
+/// A token for a user.
+pub(crate) const TOKEN_EXCHANGE: &str = "token_exchange";
+
+const GRANTS: [&str; 2] = [CLIENT_CREDENTIALS, TOKEN_EXCHANGE];
 
 const ISSUED: &str = "issued";
 

@@ -122,6 +122,7 @@ pub(crate) fn exchange() -> Exchange {
         revision: None,
         after: Duration::ZERO,
         to: None,
+        tokens: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ownership::{Incarnation, SessionRequest};
-use protocol::{Body, Message, SessionId, TraceContext};
+use protocol::{Body, Message, SessionId, TraceContext, UpstreamTokens};
 use tenants::Principal;
 
 use super::messages::{
@@ -29,6 +29,8 @@ pub(crate) struct ForwardedRequest {
     pub(crate) request: Option<SessionRequest>,
     /// Where the request is in a trace.
     pub(crate) trace: Option<Box<TraceContext>>,
+    /// The tokens for upstream servers.
+    pub(crate) tokens: Option<UpstreamTokens>,
 }
 
 /// The content of a call from a peer.
@@ -108,6 +110,7 @@ impl ForwardedRequest {
             session: SessionId::parse(&call.session)?,
             request,
             trace: read_trace(call.trace),
+            tokens: messages::read_tokens(call.tokens),
         })
     }
 }
@@ -166,6 +169,7 @@ fn message(
         session: caller.session.as_str().to_owned(),
         kind: Some(kind),
         trace: trace.map(TraceContext::origin_text),
+        tokens: messages::tokens(caller.tokens.as_ref()),
     })
     .into()
 }
@@ -213,7 +217,7 @@ fn read_body(body: PostBody) -> Option<Body> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::{ErrorCode, Limits, Mirrored, Rejection};
+    use protocol::{ErrorCode, Limits, Mirrored, Rejection, UpstreamToken};
     use tenants::Tenant;
 
     use super::*;
@@ -244,6 +248,7 @@ mod tests {
             tenant: Arc::new(tenant),
             principal: Principal::named("ada"),
             session: SessionId::parse("a-session").unwrap(),
+            tokens: None,
         }
     }
 
@@ -290,6 +295,24 @@ mod tests {
             assert_eq!(call.principal, Principal::named("ada"));
             assert_eq!(call.session, caller().session);
             assert_eq!(format!("{:?}", call.request), format!("{request:?}"));
+        }
+    }
+
+    #[test]
+    fn the_tokens_of_a_call_arrive_and_where_others_can_be_got_does_not() {
+        let token =
+            |source| UpstreamToken { backend: "acme/main".into(), text: "hunter2".into(), source };
+        let source: Option<Arc<dyn std::any::Any + Send + Sync>> = Some(Arc::new("subject"));
+        let tokens = Some(UpstreamTokens::new(vec![token(source)]));
+        let caller = Caller { tokens, ..caller() };
+        for request in [Some(SessionRequest::Delete), Some(post(BATCH)), None] {
+            let bytes = ForwardedRequest::encode(&caller, None, request.as_ref(), Format::Protobuf);
+            assert!(!bytes.windows(7).any(|window| window == b"subject"));
+            let call = decode(bytes).unwrap();
+            assert!(!format!("{call:?}").contains("hunter2"));
+            let tokens = call.tokens.unwrap();
+            assert_eq!(tokens, UpstreamTokens::new(vec![token(None)]));
+            assert!(tokens.all()[0].source.is_none());
         }
     }
 

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use protocol::{ErrorCode, Mirrored, RequestId};
+use protocol::{ErrorCode, Mirrored, RequestId, UpstreamToken, UpstreamTokens};
 
 use super::operator_messages::OperatorCall;
 
@@ -57,6 +57,45 @@ pub(super) struct Call {
     /// Where the request is in a trace, as a `traceparent`.
     #[prost(string, optional, tag = "8")]
     pub(super) trace: Option<String>,
+    /// The tokens for upstream servers.
+    #[prost(message, repeated, tag = "9")]
+    pub(super) tokens: Vec<Token>,
+}
+
+/// A token for an upstream server.
+#[derive(Clone, PartialEq, prost::Message)]
+#[prost(skip_debug)]
+pub(super) struct Token {
+    #[prost(string, tag = "1")]
+    pub(super) backend: String,
+    #[prost(string, tag = "2")]
+    pub(super) text: String,
+}
+
+/// Prints nothing of the token.
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Tokens as they are sent. Where others can be got stays at this node.
+pub(super) fn tokens(tokens: Option<&UpstreamTokens>) -> Vec<Token> {
+    let token = |token: &UpstreamToken| Token {
+        backend: token.backend.to_string(),
+        text: token.text.to_string(),
+    };
+    tokens.map(|tokens| tokens.all().iter().map(token).collect()).unwrap_or_default()
+}
+
+/// Tokens as they were received.
+pub(super) fn read_tokens(tokens: Vec<Token>) -> Option<UpstreamTokens> {
+    let token = |Token { backend, text }| UpstreamToken {
+        backend: backend.into(),
+        text: text.into(),
+        source: None,
+    };
+    (!tokens.is_empty()).then(|| tokens.into_iter().map(token).collect())
 }
 
 /// The kind of a request.
@@ -153,6 +192,9 @@ pub(super) struct Opening {
     /// The `initialize`; `None` for a duplex session.
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub(super) request: Option<Bytes>,
+    /// The tokens for upstream servers.
+    #[prost(message, repeated, tag = "6")]
+    pub(super) tokens: Vec<Token>,
 }
 
 /// A call to relay, as its receiver reads it. The call itself stays unchanged.

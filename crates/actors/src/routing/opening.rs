@@ -45,6 +45,9 @@ impl Opening {
             sessions_max: self.tenant.sessions_max as u64,
             principal: self.principal.name().to_owned(),
             headers: messages::headers(self.mirrored.as_deref()),
+            tokens: messages::tokens(
+                self.request.as_ref().and_then(|request| request.tokens.as_ref()),
+            ),
             request: self.request.as_ref().map(|request| request.raw().clone()),
         })))
     }
@@ -55,7 +58,10 @@ impl Opening {
         let sessions_max = usize::try_from(opening.sessions_max).ok()?;
         let request = match opening.request {
             Some(raw) => match Message::parse(raw) {
-                Ok(Message::Request(request)) => Some(request),
+                Ok(Message::Request(mut request)) => {
+                    request.tokens = messages::read_tokens(opening.tokens);
+                    Some(request)
+                }
                 _ => return None,
             },
             None => None,

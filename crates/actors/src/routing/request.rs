@@ -350,7 +350,7 @@ impl RoutedRequest {
         let request = self.route.request().clone();
         let (tenant, principal, session) =
             (&caller.tenant.name, &caller.principal, &caller.session);
-        match self.node.enter(tenant, principal, session, request, false) {
+        match self.node.enter(tenant, principal, session, request, caller.tokens.as_ref(), false) {
             Entry::Entered(reply) => {
                 self.owner = None;
                 self.state = State::Here(reply);

@@ -63,12 +63,12 @@ impl PeerCallHandler for PeerService {
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
             }
         };
-        let ForwardedRequest { tenant, principal, session, request, trace } = call;
+        let ForwardedRequest { tenant, principal, session, request, trace, tokens } = call;
         let _within = enter_span(trace.as_deref().map(position));
         let replies: Box<dyn Replies> = match request {
             Some(mut request) => {
                 let spans = begin_spans(&node, trace.as_deref(), &mut request);
-                match node.enter(&tenant, &principal, &session, request, true) {
+                match node.enter(&tenant, &principal, &session, request, tokens.as_ref(), true) {
                     Entry::Entered(reply) => {
                         Box::new(EncodedReply::new(reply, format).within(spans))
                     }

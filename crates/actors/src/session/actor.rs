@@ -347,7 +347,7 @@ impl SessionActor {
 
     /// Charges the bytes that the session keeps to its tenant's shares.
     fn charge_kept_bytes(&mut self) {
-        let kept = budget::in_granules(self.session.kept_bytes());
+        let kept = budget::in_granules(self.session.kept_bytes() + self.handle.token_bytes());
         if kept != self.kept.amount() {
             self.kept.set(kept);
         }

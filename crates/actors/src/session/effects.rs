@@ -167,7 +167,7 @@ impl SessionActor {
         let backend = backend.ok_or("the tenant has no server; configure a backend for it")?;
         let (session, principal) = (&self.handle.session, self.handle.principal().digest());
         let Some(saved) = self.session.saved_link() else {
-            return Ok(backend.open_for(session, &principal));
+            return Ok(backend.open_with(session, &principal, &|| self.handle.tokens()));
         };
         if saved.definition.zip(definition).is_some_and(|(former, now)| former != now) {
             return Err("the settings of the server were changed");
@@ -175,7 +175,7 @@ impl SessionActor {
         let state = self.context.link_seal.open(session, &saved.state);
         let state = state.ok_or("the session with the server was sealed with another secret")?;
         let saved = SavedLink { state, positions: saved.positions };
-        Ok(backend.carry_on(session, &principal, saved))
+        Ok(backend.carry_on(session, &principal, saved, &|| self.handle.tokens()))
     }
 
     /// Creates the record in the store, before the client receives the session's id.

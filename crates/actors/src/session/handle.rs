@@ -8,9 +8,9 @@ use actix::Recipient;
 use actix::dev::SendError;
 use budget::Share;
 use conversation::{Event, Refusal, SinkId};
-use protocol::{Revision, SessionId};
+use protocol::{Revision, SessionId, UpstreamTokens};
 use tenants::Principal;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::SessionMessage;
 use super::relief::Relief;
@@ -27,6 +27,9 @@ pub(crate) struct SessionHandle {
     /// The last revocation of the principal that the session came after; 0: none.
     revoked_ms: u64,
     mailbox: Recipient<SessionMessage>,
+    /// The tokens for upstream servers of the latest request that had some. Made for sessions that need
+    /// them.
+    tokens: OnceLock<watch::Sender<Option<UpstreamTokens>>>,
     /// Set once the handshake is known.
     handshake: OnceLock<HandshakeSummary>,
     sinks: AtomicU64,
@@ -91,12 +94,41 @@ impl SessionHandle {
             principal,
             revoked_ms,
             mailbox,
+            tokens: OnceLock::new(),
             handshake: OnceLock::new(),
             sinks: AtomicU64::new(0),
             state: AtomicU8::new(HandleState::Open as u8),
             stop_request: AtomicU8::new(0),
             has_reader_left: AtomicBool::new(false),
         }
+    }
+
+    /// Keeps the tokens for upstream servers, for messages of the session that are no request of a client.
+    pub(crate) fn set_tokens(&self, tokens: &UpstreamTokens) {
+        self.latest_tokens().send_if_modified(|kept| {
+            let differ = kept.as_ref() != Some(tokens);
+            if differ {
+                *kept = Some(tokens.without_sources());
+            }
+            differ
+        });
+    }
+
+    /// The tokens for upstream servers of the latest request that had some.
+    pub(crate) fn tokens(&self) -> watch::Receiver<Option<UpstreamTokens>> {
+        self.latest_tokens().subscribe()
+    }
+
+    /// The bytes of these tokens.
+    pub(crate) fn token_bytes(&self) -> usize {
+        let tokens = self.tokens.get();
+        tokens
+            .and_then(|kept| kept.borrow().as_ref().map(UpstreamTokens::bytes))
+            .unwrap_or_default()
+    }
+
+    fn latest_tokens(&self) -> &watch::Sender<Option<UpstreamTokens>> {
+        self.tokens.get_or_init(|| watch::channel(None).0)
     }
 
     /// The tenant that the session belongs to.
@@ -149,7 +181,7 @@ impl SessionHandle {
         let (mut sink, queue) = self.new_sink(bounds, false);
         let event = event(sink.id);
         if let Event::Posted { body, .. } = &event {
-            sink.charge_request(body.bytes(), &self.share);
+            sink.charge_request(body.bytes() + self.token_bytes(), &self.share);
         }
         match self.mailbox.try_send(SessionMessage::Event { event, sink: Some(sink) }) {
             Ok(()) => Ok(queue),

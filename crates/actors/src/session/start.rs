@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::{AsyncContext, Context};
 use conversation::{Event, OwnerTag, Refusal, Saved, Session, SessionSetup, SinkId, Unreadable};
 use ownership::machine::{Acquired, Ownership};
-use protocol::{Body, Mirrored, Revision, SessionId};
+use protocol::{Body, Message, Mirrored, Revision, SessionId};
 use store::{Claimed, Owner, Token};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
@@ -69,6 +69,11 @@ pub(crate) fn create_session(
     let is_duplex = matches!(new_session, NewSession::Connected { .. });
     let (sink, queue) = handle.new_sink(node.bounds, is_duplex);
     let setup = setup(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
+    if let NewSession::Posted { body: Body::One(Message::Request(initialize)), .. } = &new_session
+        && let Some(tokens) = &initialize.tokens
+    {
+        handle.set_tokens(tokens);
+    }
     let (first, recorded) = match new_session {
         NewSession::Connected { recorded } => (None, Some(recorded)),
         NewSession::Posted { body, mirrored } => (

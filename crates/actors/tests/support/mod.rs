@@ -333,6 +333,7 @@ impl World {
             tenant: Arc::clone(&self.tenant),
             principal: self.principal.clone(),
             session: session.clone(),
+            tokens: None,
         }
     }
 

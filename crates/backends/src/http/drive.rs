@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use protocol::UpstreamTokens;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use upstream::{Client, Effect, Exchange, ExchangeEvent, ExchangeId, Machine};
 
-use crate::{EventSender, Gone, LinkEvent, SavedLink, ServerEnd};
+use crate::{EventSender, Gone, LatestTokens, LinkEvent, SavedLink, ServerEnd};
 
 /// Most events of exchanges that wait. Beyond them the exchanges wait, and read no more.
 const EVENTS_MAX: usize = 16;
@@ -18,10 +19,18 @@ const EVENTS_MAX: usize = 16;
 /// was read to its end can be used again.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long a message that is no request of a client waits for the first token of the client.
+const TOKENS_WITHIN: Duration = Duration::from_secs(10);
+
 type Event = (ExchangeId, ExchangeEvent);
 
 /// Drives a session until the link or the session ends: a new one, or one that was saved.
-pub(super) async fn run(client: Client, saved: Option<SavedLink>, mut end: ServerEnd) {
+pub(super) async fn run(
+    client: Client,
+    saved: Option<SavedLink>,
+    mut end: ServerEnd,
+    tokens: Option<LatestTokens>,
+) {
     let sender = end.sender();
     let machine = match saved {
         None => Some(Machine::new(random())),
@@ -37,6 +46,7 @@ pub(super) async fn run(client: Client, saved: Option<SavedLink>, mut end: Serve
     let (events_sender, mut events) = mpsc::channel(EVENTS_MAX);
     let mut drive = Drive {
         client,
+        tokens,
         machine,
         tasks: JoinSet::new(),
         running: HashMap::new(),
@@ -82,6 +92,13 @@ fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
+/// The tokens of the latest request. A session that goes on at this node after its owner was lost has none
+/// until its client sends something.
+async fn first(mut latest: LatestTokens) -> Option<UpstreamTokens> {
+    let there = timeout(TOKENS_WITHIN, latest.wait_for(Option::is_some)).await;
+    there.ok()?.ok()?.clone()
+}
+
 async fn until(released: Option<&(Instant, ExchangeId)>) {
     match released {
         Some((at, _)) => sleep_until(*at).await,
@@ -91,6 +108,8 @@ async fn until(released: Option<&(Instant, ExchangeId)>) {
 
 struct Drive {
     client: Client,
+    /// For messages that are no request of a client, if the server needs a token of each user.
+    tokens: Option<LatestTokens>,
     machine: Machine,
     /// The exchanges. The session that sends requests bounds their number.
     tasks: JoinSet<()>,
@@ -149,9 +168,17 @@ impl Drive {
         }
     }
 
-    fn start(&mut self, id: ExchangeId, exchange: Exchange) {
+    fn start(&mut self, id: ExchangeId, mut exchange: Exchange) {
         let (client, events) = (self.client.clone(), self.events.clone());
-        let task = self.tasks.spawn(async move { client.perform(id, exchange, &events).await });
+        let latest = self.tokens.clone().filter(|_| exchange.tokens.is_none());
+        let task = self.tasks.spawn(async move {
+            if let Some(latest) = latest {
+                // The token of the time when it is sent.
+                sleep(std::mem::take(&mut exchange.after)).await;
+                exchange.tokens = first(latest).await;
+            }
+            client.perform(id, exchange, &events).await;
+        });
         self.running.insert(id, task);
     }
 
@@ -186,7 +213,8 @@ impl Drive {
     /// Cuts all exchanges, and ends the session at the server if it is not to be carried on.
     async fn end(mut self, for_good: bool) {
         self.tasks.shutdown().await;
-        if for_good && let Some((id, exchange)) = self.machine.delete() {
+        if for_good && let Some((id, mut exchange)) = self.machine.delete() {
+            exchange.tokens = self.tokens.and_then(|tokens| tokens.borrow().clone());
             let (sender, _events) = mpsc::channel(1);
             self.client.perform(id, exchange, &sender).await;
         }

@@ -161,6 +161,7 @@ fn parse_one(whole: &Bytes, text: &str) -> Result<Message, Rejection> {
             method: Method::from(&*method),
             id,
             trace: None,
+            tokens: None,
             id_at: id_at.unwrap_or_default(),
             params,
             raw,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use actors::Definition;
-use backends::http::HttpSettings;
+use backends::http::{Grant, HttpSettings};
 use backends::stdio::StdioSettings;
 use catalog::MemberSettings;
 use serde::{Deserialize, Serialize};
@@ -151,6 +151,11 @@ impl BackendSettings {
         };
         let all: Vec<_> = backends.iter().map(of).collect();
         Some(definition_of(&serde_json::json!(["catalog", all])))
+    }
+
+    /// Whether the server gets a token of each user, in exchange for that of the user's client.
+    pub(crate) fn exchanges_tokens(&self) -> bool {
+        matches!(self, Self::Http(http) if http.http.credential.grant == Grant::TokenExchange)
     }
 
     /// The key that a backend of this kind must have, and an example of it.

@@ -305,3 +305,20 @@ fn a_credential_of_a_remote_server_with_problems_is_refused() {
         assert!(text.contains(&expected) && !text.contains("hunter2"), "{lines}: {text}");
     }
 }
+
+#[test]
+fn the_token_exchange_in_the_documentation_is_accepted() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/remote-server.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block =
+        page.split("```toml\n").find(|block| block.contains("= \"token_exchange\"")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let dir = folder_of_tenants(&[]);
+    let url = "front.public_url = 'https://clients.example.com'\n";
+    let stdout = accepted(dir.path(), &format!("{url}{block}"));
+    assert!(stdout.contains("backend main (http)") && !stdout.contains("hunter2"), "{stdout}");
+    let keys = block.replace("auth = \"oauth\"", "auth = \"open\"");
+    let keys = keys.replace("[tenants.acme.oauth]\nissuer = \"https://auth.example.com\"\n", "");
+    let text = refused(dir.path(), &format!("{url}{keys}"));
+    assert!(text.contains("credential.grant") && text.contains("tenants.acme.auth"), "{text}");
+}

@@ -24,6 +24,9 @@ const WHOLE: Duration = Duration::from_secs(12);
 /// How long a token endpoint that was found counts.
 const FOUND: Duration = Duration::from_secs(3_600);
 
+/// The type of tokens that are exchanged, and that are asked for.
+const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
+
 /// The authorization server of one backend.
 pub(crate) struct Authority {
     /// The backend, for logs.
@@ -54,6 +57,20 @@ impl Authority {
     pub(crate) async fn client_credentials(&self) -> Result<Fetched, CredentialProblem> {
         let form = [("grant_type", "client_credentials")];
         self.bounded(self.token(&form)).await
+    }
+
+    /// A token for the user with this one (RFC 8693).
+    pub(crate) async fn exchange(&self, subject: &str) -> Result<Fetched, CredentialProblem> {
+        let form = [
+            ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange"),
+            ("subject_token", subject),
+            ("subject_token_type", ACCESS_TOKEN),
+            ("requested_token_type", ACCESS_TOKEN),
+        ];
+        self.bounded(self.token(&form)).await.map_err(|problem| match problem {
+            CredentialProblem::Refused(code) => CredentialProblem::NotExchanged(code),
+            other => other,
+        })
     }
 
     async fn bounded(

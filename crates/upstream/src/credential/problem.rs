@@ -15,6 +15,17 @@ pub enum CredentialProblem {
     /// It sent something that is no token response, or metadata that names no token endpoint.
     #[error("the authorization server of the upstream server sent an invalid response")]
     Invalid,
+    /// It refuses to exchange the token of a user.
+    #[error(
+        "the authorization server refused to exchange your token for one of the upstream server ({0})"
+    )]
+    NotExchanged(OauthCode),
+    /// There is no token of the user.
+    #[error(
+        "the upstream server needs a token of each user, and there is none: the client has no OAuth token, \
+         or its exchange was refused"
+    )]
+    NoToken,
     /// The server refuses also a token that was fetched just now.
     #[error("the upstream server refuses the tokens of its authorization server")]
     Rejected,
@@ -35,7 +46,7 @@ impl CredentialProblem {
             Self::Unavailable => "unavailable",
             Self::NotPermitted => "not_permitted",
             Self::Invalid => "invalid",
-            Self::Refused(_) | Self::Rejected => "refused",
+            Self::Refused(_) | Self::NotExchanged(_) | Self::NoToken | Self::Rejected => "refused",
         }
     }
 }

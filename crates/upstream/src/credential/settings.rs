@@ -19,6 +19,8 @@ pub enum Grant {
     None,
     /// As a client of its own (RFC 6749, section 4.4).
     ClientCredentials,
+    /// For each user, in exchange for the token of the user's client (RFC 8693).
+    TokenExchange,
 }
 
 /// How the node authenticates at the token endpoint.
@@ -105,7 +107,7 @@ impl CredentialSettings {
             |key, why: &str| problems.push(CredentialSetting { key, why: why.to_owned() });
         if self.grant == Grant::None {
             if *self != Self::default() {
-                add("grant", "is missing; write \"client_credentials\"");
+                add("grant", "is missing; write \"client_credentials\" or \"token_exchange\"");
             }
             return problems;
         }

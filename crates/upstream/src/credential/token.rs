@@ -29,9 +29,14 @@ impl Token {
         HeaderValue::clone(&self.0)
     }
 
-    /// Whether both were got by the same request.
+    /// The token itself.
+    pub(crate) fn text(&self) -> &str {
+        self.0.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default()
+    }
+
+    /// Whether both are the same.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0 == other.0
     }
 }
 

@@ -1,6 +1,6 @@
 //! The ids of exchanges and of requests.
 
-use protocol::RequestId;
+use protocol::{RequestId, UpstreamTokens};
 
 /// Identifies an exchange of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,6 +13,8 @@ pub(super) struct CallId {
     pub(super) own: RequestId,
     /// At the server.
     pub(super) wire: RequestId,
+    /// The tokens of the client that has sent it.
+    pub(super) tokens: Option<UpstreamTokens>,
 }
 
 /// The parameters of a cancellation, for another id.

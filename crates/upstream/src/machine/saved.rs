@@ -77,7 +77,7 @@ impl Saved {
 /// `None` for one that is too long, or that no text can have.
 pub(super) fn position(call: Option<&CallId>, id: &HeaderText) -> Option<Position> {
     let stream = match call {
-        Some(CallId { own, wire }) if own != wire => wire.to_json(),
+        Some(CallId { own, wire, .. }) if own != wire => wire.to_json(),
         _ => String::new(),
     };
     let position = Position { stream: stream.into(), at: id.text()?.into() };
@@ -90,7 +90,8 @@ pub(super) fn resumed(own: RequestId, position: &Position) -> Option<(CallId, He
         "" => own.clone(),
         wire => RequestId::from(serde_json::from_str::<String>(wire).ok()?),
     };
-    Some((CallId { own, wire }, HeaderText::parse(position.at.as_bytes())?))
+    // The tokens of clients are not saved.
+    Some((CallId { own, wire, tokens: None }, HeaderText::parse(position.at.as_bytes())?))
 }
 
 #[cfg(test)]
@@ -124,7 +125,7 @@ mod tests {
         let own = RequestId::from(7);
         let id = HeaderText::parse(b"e 1").unwrap();
         for wire in [own.clone(), RequestId::from("rh-1")] {
-            let call = CallId { own: own.clone(), wire };
+            let call = CallId { own: own.clone(), wire, tokens: None };
             let position = position(Some(&call), &id).unwrap();
             assert_eq!(resumed(own.clone(), &position), Some((call, id.clone())));
         }

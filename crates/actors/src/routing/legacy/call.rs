@@ -87,7 +87,14 @@ pub(crate) fn decode_call(bytes: Bytes) -> Option<ForwardedRequest> {
         3 => None,
         _ => return None,
     };
-    reader.finish(ForwardedRequest { tenant, principal, session, request, trace: None })
+    reader.finish(ForwardedRequest {
+        tenant,
+        principal,
+        session,
+        request,
+        trace: None,
+        tokens: None,
+    })
 }
 
 pub(crate) fn decode_relayed(bytes: Bytes) -> Option<Relayed> {

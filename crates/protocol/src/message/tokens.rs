@@ -1,0 +1,85 @@
+//! The tokens with which a client's request is authorized at upstream servers. They are not part of its
+//! bytes, and are never stored.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// The tokens for the backends of a tenant that get one of each user. Cheap to clone.
+#[derive(Clone, PartialEq)]
+// One pointer wide, since each request has room for it.
+pub struct UpstreamTokens(Arc<Box<[UpstreamToken]>>);
+
+/// A token for one backend.
+#[derive(Clone)]
+pub struct UpstreamToken {
+    /// The name of the backend.
+    pub backend: Arc<str>,
+    /// The token.
+    pub text: Arc<str>,
+    /// Where another one can be got in this process, if the backend's server refuses this one.
+    pub source: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl UpstreamTokens {
+    /// These tokens.
+    pub fn new(tokens: Vec<UpstreamToken>) -> Self {
+        Self(Arc::new(tokens.into()))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[UpstreamToken] {
+        &self.0
+    }
+
+    /// The token for a backend.
+    pub fn of(&self, backend: &str) -> Option<&UpstreamToken> {
+        self.0.iter().find(|token| *token.backend == *backend)
+    }
+
+    /// The same tokens without their sources.
+    pub fn without_sources(&self) -> Self {
+        self.0.iter().map(|token| UpstreamToken { source: None, ..token.clone() }).collect()
+    }
+
+    /// The bytes that they keep.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|token| token.backend.len() + token.text.len()).sum()
+    }
+}
+
+impl FromIterator<UpstreamToken> for UpstreamTokens {
+    fn from_iter<T: IntoIterator<Item = UpstreamToken>>(tokens: T) -> Self {
+        Self(Arc::new(tokens.into_iter().collect()))
+    }
+}
+
+impl PartialEq for UpstreamToken {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.backend, &self.text) == (&other.backend, &other.text)
+    }
+}
+
+/// Prints nothing of the tokens.
+impl fmt::Debug for UpstreamTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UpstreamTokens({})", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_found_by_its_backend_and_never_printed() {
+        let source: Option<Arc<dyn Any + Send + Sync>> = Some(Arc::new(7));
+        let token = UpstreamToken { backend: "a/main".into(), text: "hunter2".into(), source };
+        let tokens = UpstreamTokens::new(vec![token]);
+        assert_eq!(tokens.of("a/main").map(|token| &*token.text), Some("hunter2"));
+        assert!(tokens.of("a/other").is_none() && tokens.bytes() == 13);
+        assert!(tokens.without_sources().all()[0].source.is_none());
+        assert_eq!(tokens.without_sources(), tokens);
+        assert!(!format!("{tokens:?}").contains("hunter2"));
+    }
+}
