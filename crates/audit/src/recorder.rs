@@ -21,6 +21,9 @@ use crate::{Error, Settings, To, WhenFull, writer};
 /// How long the end of the node waits for the writer.
 const CLOSE: Duration = Duration::from_secs(3);
 
+/// How long a call waits until it looks again whether there is room.
+const ROOM_STEP: Duration = Duration::from_millis(20);
+
 /// Records of calls that are over may exceed the bounds so many times: such a call began within them.
 const ENDING_TIMES: usize = 2;
 
@@ -153,12 +156,17 @@ impl Recorder {
         self.admit(Kind::Message, tenant, entry)
     }
 
-    /// Waits until there can be room for the record that was refused: try again. Until `until`, which is
+    /// Waits until there can be room for the record that was refused, which the records of another thread may
+    /// take: try again. Until `until`, which is
     /// set by the first wait, to as long as calls are held.
     pub async fn room(&self, full: Full, until: &mut Option<Instant>) -> Result<(), Held> {
         let Some(queue) = &self.0 else { return Ok(()) };
         let until = *until.get_or_insert_with(|| Instant::now() + queue.hold());
-        Written::new(queue, full.next, Some(until)).await
+        let step = (Instant::now() + ROOM_STEP).min(until);
+        match Written::new(queue, full.next, Some(step)).await {
+            Err(Held) if Instant::now() < until => Ok(()),
+            waited => waited,
+        }
     }
 
     /// Waits until the record is written. With `when_full = "block"` a record that is not written in

@@ -66,13 +66,14 @@ impl Backend for Catalog {
         self.backends.iter().any(|backend| backend.needs_tokens())
     }
 
-    /// An exchange that fails costs only the tools of its server, unless no other succeeds.
+    /// An exchange that fails costs only the tools of its server, unless there is no other.
     fn exchange(&self, subject: &str) -> Option<Exchanging> {
         let exchanging = |backend: &Arc<dyn Backend>| backend.exchange(subject).map(tokio::spawn);
         let all: Vec<_> = self.backends.iter().filter_map(exchanging).collect();
         if all.is_empty() {
             return None;
         }
+        let has_others = self.backends.iter().any(|backend| !backend.needs_tokens());
         Some(Box::pin(async move {
             let (mut tokens, mut failed) = (Vec::new(), None);
             for exchanging in all {
@@ -84,7 +85,7 @@ impl Backend for Catalog {
                 }
             }
             match failed {
-                Some(problem) if tokens.is_empty() => Err(problem),
+                Some(problem) if tokens.is_empty() && !has_others => Err(problem),
                 _ => Ok(UpstreamTokens::new(tokens)),
             }
         }))

@@ -19,6 +19,8 @@ pub(crate) struct InFlight(HashMap<RequestId, AtServer>);
 pub(crate) struct AtServer {
     pub(crate) child: usize,
     pub(crate) method: Method,
+    /// The resource that the request is about, where it subscribes to one.
+    pub(crate) resource: Option<Box<str>>,
     token: Option<ProgressToken>,
 }
 
@@ -30,7 +32,14 @@ impl InFlight {
 
     pub(crate) fn add(&mut self, child: usize, request: &Request) {
         let (method, token) = (request.method.clone(), request.progress_token());
-        self.0.insert(request.id.clone(), AtServer { child, method, token });
+        let resource = match method {
+            Method::Subscribe | Method::Unsubscribe => {
+                request.params().and_then(|params| payload::resource_uri_of(&params))
+            }
+            _ => None,
+        };
+        let at = AtServer { child, method, resource: resource.map(Into::into), token };
+        self.0.insert(request.id.clone(), at);
     }
 
     /// The server at which a request is.

@@ -389,13 +389,6 @@ impl Machine {
             let id = request.id.clone();
             return answer(effects, request.id, error(id, ErrorCode::Refused, &text));
         }
-        if let Some(uri) = request.params().and_then(|params| payload::resource_uri_of(&params)) {
-            match request.method {
-                Method::Subscribe => drop(self.children[child].subscriptions.insert(uri.into())),
-                Method::Unsubscribe => drop(self.children[child].subscriptions.remove(&*uri)),
-                _ => {}
-            }
-        }
         self.in_flight.add(child, &request);
         effects.push(Effect::ToChild(child, request.into()));
     }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle, ReplyStream, RevocationsOfThread};
@@ -9,6 +10,7 @@ use audit::Ticket;
 use bytes::Bytes;
 use protocol::{Body as Posted, SessionId, UpstreamTokens};
 use tenants::{Scopes, Tenant, Tenants};
+use tokio::time::timeout;
 
 use crate::audited::Dispatched;
 use crate::authentication::{Credential, Unauthenticated};
@@ -28,6 +30,9 @@ use crate::resource::PublicUrls;
 use crate::route::{self, Endpoint};
 use crate::session_rate::SessionRate;
 use crate::{Error, Settings};
+
+/// How long an exchange may take for what is dispatched without its token too.
+const NOT_NEEDED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a client with a key gets nothing of a server that gets a token of each user.
 const WITHOUT_TOKEN: &str =
@@ -278,11 +283,19 @@ impl Service {
             return request.admit(dispatched).await;
         }
         request.record(dispatched).await?;
-        let exchanged = Box::pin(self.exchange(request)).await;
         if has_request {
-            exchanged?;
+            Box::pin(self.exchange(request)).await?;
+        } else {
+            self.exchange_for_later(request).await;
         }
         Ok(None)
+    }
+
+    /// Exchanges the client's token for what its session sends without a request, if that takes no long time.
+    pub(crate) async fn exchange_for_later(&self, request: &mut FrontRequest<'_>) {
+        if request.tenant.exchanges_tokens {
+            let _ = timeout(NOT_NEEDED_WITHIN, Box::pin(self.exchange(request))).await;
+        }
     }
 
     /// Exchanges the client's token for those of the tenant's upstream servers, if these get one of each user.

@@ -5,6 +5,7 @@
 //! record is written has sent nothing.
 
 use std::mem;
+use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -67,13 +68,21 @@ impl<F: FnOnce() -> ReplyStream + Send> WaitsForRecord for Shared<F> {
         *state = match (mem::replace(&mut *state, State::Over), result) {
             (State::Waiting { send, waker }, Ok(())) => {
                 let _entered = enter_span(self.span);
-                let mut replies = send();
-                if let Some(waker) = waker
-                    && replies.poll_ready(&mut Context::from_waker(&waker)).is_ready()
-                {
-                    waker.wake();
+                // A panic is the end of this request, and not of the task, which sends those of others.
+                match panic::catch_unwind(AssertUnwindSafe(send)) {
+                    Ok(mut replies) => {
+                        if let Some(waker) = waker
+                            && replies.poll_ready(&mut Context::from_waker(&waker)).is_ready()
+                        {
+                            waker.wake();
+                        }
+                        State::Sent(replies)
+                    }
+                    Err(_) => {
+                        waker.into_iter().for_each(Waker::wake);
+                        State::Refused
+                    }
                 }
-                State::Sent(replies)
             }
             (State::Waiting { waker, .. }, Err(Held)) => {
                 waker.into_iter().for_each(Waker::wake);

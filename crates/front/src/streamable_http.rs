@@ -174,7 +174,7 @@ async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Respon
     request.exchange.of_session(&session);
     service.limits.take_stream(request.tenant, request.exchange).await?;
     // For what the session sends without a request; without it the session has an earlier one.
-    let _ = service.exchange(request).await;
+    service.exchange_for_later(request).await;
     let replies = service.handle.listen(&request.caller(session), after);
     Ok(await_response(service, request, replies, None).await?)
 }
@@ -226,9 +226,12 @@ fn initialize_in(body: &Posted) -> Option<Option<RequestId>> {
     there.then(|| only_id(body))
 }
 
-/// Whether the body has a request, which waits for an answer.
+/// Whether the body has a request for the tenant's server. The session answers a ping.
 pub(crate) fn has_request(body: &Posted) -> bool {
-    let is_request = |message: &Message| matches!(message, Message::Request(_));
+    let is_request = |message: &Message| match message {
+        Message::Request(request) => request.method != protocol::Method::Ping,
+        _ => false,
+    };
     match body {
         Posted::One(message) => is_request(message),
         Posted::Batch(members) => members.iter().flatten().any(is_request),

@@ -102,7 +102,7 @@ impl Machine {
         let mut streams = Vec::new();
         for (about, position) in positions {
             match about {
-                None => listening.continue_after(HeaderText::parse(position.at.as_bytes())),
+                None => listening.continue_after(saved::cursor(session.as_ref(), position)),
                 Some(own) => streams.extend(saved::resumed(own.clone(), position)),
             }
         }
@@ -217,6 +217,9 @@ impl Machine {
     fn cancel(&mut self, notification: &Notification, effects: &mut Vec<Effect>) {
         let params = notification.params().unwrap_or_default();
         let own = payload::cancelled_request_id(&params);
+        if own.as_ref().is_some_and(|own| self.drop_waiting(own)) {
+            return;
+        }
         let wire = own.as_ref().and_then(|own| self.calls.on_wire(own)).cloned();
         let renamed = wire.as_ref().filter(|wire| Some(*wire) != own.as_ref());
         let raw = match renamed.and_then(|wire| with_request_id(&params, wire)) {
@@ -228,6 +231,15 @@ impl Machine {
         if let Some(wire) = wire {
             self.release(&wire, effects);
         }
+    }
+
+    /// Removes a request that was not sent.
+    fn drop_waiting(&mut self, id: &RequestId) -> bool {
+        let before = self.waiting.len();
+        let is =
+            |message: &Message| matches!(message, Message::Request(request) if request.id == *id);
+        self.waiting.retain(|message| !is(message));
+        self.waiting.len() < before
     }
 
     /// An event of an exchange.
@@ -434,7 +446,8 @@ impl Machine {
             }
         }
         let read = id.filter(|_| matches!(self.transport, Transport::Streamable));
-        if let Some(read) = read.and_then(|id| saved::position(about, &id)) {
+        let session = self.session.as_ref();
+        if let Some(read) = read.and_then(|id| saved::position(session, about, &id)) {
             self.note_position(about, read, before, effects);
         }
     }

@@ -35,6 +35,10 @@ use crate::{Caller, HandshakeSummary, ReplyEvent};
 /// takes.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// How old a request may be whose tokens its next owner gets, in milliseconds. Those of a later request of the
+/// session count for longer.
+const TOKENS_MS_MAX: u64 = 60_000;
+
 /// The time that a client waits before it reconnects to another node, in milliseconds.
 const RETRY_MS: std::ops::RangeInclusive<u32> = 500..=1_500;
 
@@ -63,6 +67,8 @@ pub(crate) struct RoutedRequest {
     /// The bytes of the request while no session of this node has it: it stays here, in case that
     /// its owner is lost. A session of this node counts them itself.
     request_bytes: Option<Held>,
+    /// When it began, in milliseconds.
+    began: u64,
     /// Where the request is in a trace; its next owner goes on with it.
     trace: Option<Box<TraceContext>>,
     /// The peer that has or had the request; `None` for this node.
@@ -151,6 +157,7 @@ impl RoutedRequest {
         let trace = route.request().trace().map(|trace| Box::new(*trace));
         Self {
             trace,
+            began: clock::now().0,
             node: Arc::clone(node),
             caller,
             route,
@@ -415,6 +422,9 @@ impl RoutedRequest {
     /// Starts to locate the session.
     fn find(&mut self) {
         self.deaths = self.node.context.cluster.deaths();
+        if clock::now().0.saturating_sub(self.began) > TOKENS_MS_MAX {
+            self.caller.tokens = None;
+        }
         let (node, caller) = (Arc::clone(&self.node), self.caller.clone());
         let fresh = self.retry.tries() > 0;
         self.state = State::Finding(Box::pin(async move {
@@ -514,6 +524,7 @@ impl Drop for RoutedRequest {
             drain_signal: None,
             lingers: true,
             request_bytes: self.request_bytes.take(),
+            began: self.began,
             trace: self.trace.take(),
             owner: self.owner,
             handshake: None,

@@ -237,10 +237,19 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let Some(id) = &response.id else { return stray(effects, child) };
-        if let Some((own, number)) = own_of(id) {
-            return self.on_own_response(now, child, (own, number), response, effects);
+        let Some(at) = self.in_flight.take(child, id) else {
+            return match own_of(id) {
+                Some(own) => self.on_own_response(now, child, own, response, effects),
+                None => stray(effects, child),
+            };
+        };
+        if let (Some(uri), Ok(_)) = (&at.resource, response.outcome()) {
+            let subscriptions = &mut self.children[child].subscriptions;
+            match at.method {
+                Method::Subscribe => drop(subscriptions.insert(uri.clone())),
+                _ => drop(subscriptions.remove(uri)),
+            }
         }
-        let Some(at) = self.in_flight.take(child, id) else { return stray(effects, child) };
         if let (Method::ToolsCall, Ok(result)) = (&at.method, response.outcome()) {
             for uri in payload::resource_links(&result, LINKS_MAX) {
                 self.links.add(uri, child);
@@ -390,8 +399,11 @@ impl Machine {
             }
             Method::ResourceUpdated => {
                 let uri = payload::resource_uri_of(&params);
-                let is_subscribed =
-                    |uri: String| self.children[child].subscriptions.contains(uri.as_str());
+                // A server may tell of a part of a resource.
+                let subscriptions = &self.children[child].subscriptions;
+                let is_subscribed = |uri: String| {
+                    subscriptions.iter().any(|subscribed| uri.starts_with(&**subscribed))
+                };
                 match uri.is_some_and(is_subscribed) {
                     true => notification.clone().into(),
                     false => return stray(effects, child),

@@ -398,13 +398,28 @@ fn a_resource_is_read_of_the_server_that_lists_it() {
     assert_eq!(uris.len(), 3, "{uris:?}");
     assert!(bench.reports().contains(&&Report::Hidden { child: 1, uri: "x:/both".into() }));
     // Only the server with the subscription may report updates.
-    bench.request("resources/subscribe", json!({"uri":"x:/b"}));
+    let subscribe = |bench: &mut Bench, answer: Value| {
+        bench.request("resources/subscribe", json!({"uri":"x:/b"}));
+        let (_, request) = bench.sent(1, "resources/subscribe").unwrap();
+        let mut response = json!({"jsonrpc":"2.0","id":request["id"]});
+        response.as_object_mut().unwrap().extend(answer.as_object().unwrap().clone());
+        bench.server(1, &response);
+        assert_eq!(bench.told().len(), 1);
+        bench.effects.clear();
+    };
     let updated = json!({"jsonrpc":"2.0","method":"notifications/resources/updated",
         "params":{"uri":"x:/b"}});
+    subscribe(&mut bench, json!({"error":{"code":-32000,"message":"no"}}));
+    bench.server(1, &updated);
+    assert!(bench.told().is_empty(), "a refused subscription is none");
+    subscribe(&mut bench, json!({"result":{}}));
     bench.server(0, &updated);
     assert!(bench.told().is_empty());
     bench.server(1, &updated);
-    assert_eq!(bench.told().len(), 1);
+    let mut of_a_part = updated;
+    of_a_part["params"]["uri"] = json!("x:/b/part");
+    bench.server(1, &of_a_part);
+    assert_eq!(bench.told().len(), 2);
 }
 
 #[test]

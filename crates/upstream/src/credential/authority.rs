@@ -47,8 +47,9 @@ impl Authority {
         let credential = settings.credential.clone();
         let endpoint = Url::parse(&credential.token_url).ok();
         let issuer = Url::parse(&credential.issuer).ok();
+        // What metadata names may be encrypted where the metadata is not.
         let begin = endpoint.as_ref().or(issuer.as_ref()).unwrap_or(url);
-        let fetch = Fetch::new(name, settings, begin.is_encrypted())?;
+        let fetch = Fetch::new(name, settings, endpoint.is_none() || begin.is_encrypted())?;
         let (url, found) = (url.clone(), Mutex::default());
         Ok(Self { name: name.to_owned(), settings: credential, url, fetch, endpoint, found })
     }

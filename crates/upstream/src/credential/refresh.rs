@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct Refresh {
     kept: Option<Kept>,
+    /// The token that the server refused, while another one is fetched.
+    refused: Option<Kept>,
     is_fetching: bool,
     /// When the fetch that runs began.
     begun: Option<Instant>,
@@ -85,7 +87,7 @@ impl Refresh {
         self.begun = Some(now);
         if is_forced {
             self.forced = Some(now);
-            self.kept = None;
+            self.refused = self.kept.take();
         }
     }
 
@@ -101,8 +103,13 @@ impl Refresh {
                 let usable_until = end - SKEW.min(lifetime / 10);
                 self.kept = Some(Kept { token, renew_at, usable_until });
                 self.failed = None;
+                self.refused = None;
             }
-            Err(problem) => self.failed = Some((now, problem)),
+            Err(problem) => {
+                self.failed = Some((now, problem));
+                // It was refused for one request, and may count for others.
+                self.kept = self.kept.take().or(self.refused.take());
+            }
         }
     }
 }
@@ -202,5 +209,10 @@ mod tests {
         assert!(matches!(refresh.decide(None, now), Decision::Use { .. }));
         let later = now + PAUSE;
         assert!(matches!(refresh.decide(Some(&second), later), Decision::Wait { fetch: true }));
+        // If there is no other one, it counts on.
+        refresh.begin(true, later);
+        refresh.end(Err(CredentialProblem::Invalid), later);
+        assert!(matches!(refresh.decide(None, later), Decision::Use { .. }));
+        assert!(matches!(refresh.decide(Some(&second), later), Decision::Refused));
     }
 }

@@ -120,6 +120,11 @@ impl CredentialSettings {
         if self.client_secret.expose().is_empty() {
             add("client_secret", "is missing; write a reference, as in \"${file:client-secret}\"");
         }
+        if self.grant == Grant::TokenExchange && self.issuer.is_empty() && self.token_url.is_empty()
+        {
+            // The server would name the one that gets the tokens of its users.
+            add("issuer", "is missing; write the authorization server that gets the users' tokens");
+        }
         if !self.issuer.is_empty() && !self.token_url.is_empty() {
             add("token_url", "and `credential.issuer` are both there; remove one of them");
         }
@@ -203,8 +208,12 @@ mod tests {
     fn each_problem_names_its_key_and_no_secret() {
         assert_eq!(problems(|_| {}), "");
         type Change = fn(&mut CredentialSettings);
-        let all: [(Change, &str); 12] = [
+        let all: [(Change, &str); 13] = [
             (|s| s.grant = Grant::None, "`credential.grant` is missing"),
+            (
+                |s| (s.grant, s.issuer) = (Grant::TokenExchange, String::new()),
+                "`credential.issuer` is missing",
+            ),
             (|s| s.client_id = String::new(), "`credential.client_id` is missing"),
             (|s| s.client_secret = Secret::default(), "`credential.client_secret` is missing"),
             (|s| s.token_url = "https://a.example/t".into(), "both there"),

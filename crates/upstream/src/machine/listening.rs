@@ -10,6 +10,8 @@ use crate::exchange::{ExchangeEvent, HeaderText};
 const RETRY: Duration = Duration::from_secs(1);
 /// How long to wait while all connections for streams are in use.
 const BUSY: Duration = Duration::from_secs(30);
+/// How long to wait after the credential was refused.
+const CREDENTIAL: Duration = Duration::from_secs(30);
 
 /// The stream of messages that belong to no request.
 #[derive(Debug)]
@@ -54,6 +56,9 @@ impl Listening {
             ExchangeEvent::Failed(failure) if failure.is_transient() => Some(self.failed()),
             // 409: a former owner's connection still has the stream.
             ExchangeEvent::Refused { status: 409 | 429 | 500.., .. } => Some(self.failed()),
+            // The session may get another token, or the settings another credential.
+            ExchangeEvent::Refused { status: 401, .. }
+            | ExchangeEvent::Failed(Failure::Credential(_)) => Some(CREDENTIAL),
             // The server has no such stream (405), or none that can be read.
             _ => None,
         }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use protocol::{InitializeResult, Position, RequestId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use super::ids::CallId;
 use crate::exchange::HeaderText;
@@ -74,14 +75,33 @@ impl Saved {
 }
 
 /// The position after this event, of the stream of messages that belong to no request, or of a request's;
-/// `None` for one that is too long, or that no text can have.
-pub(super) fn position(call: Option<&CallId>, id: &HeaderText) -> Option<Position> {
-    let stream = match call {
-        Some(CallId { own, wire, .. }) if own != wire => wire.to_json(),
-        _ => String::new(),
+/// `None` for one that is too long, or that no text can have. Calls end with their session, so only the other
+/// stream says of which session it is.
+pub(super) fn position(
+    session: Option<&HeaderText>,
+    call: Option<&CallId>,
+    id: &HeaderText,
+) -> Option<Position> {
+    let id = id.text()?;
+    let (stream, at) = match call {
+        Some(CallId { own, wire, .. }) if own != wire => (wire.to_json(), id.to_owned()),
+        Some(_) => (String::new(), id.to_owned()),
+        None => (String::new(), format!("{}{id}", tag(session))),
     };
-    let position = Position { stream: stream.into(), at: id.text()?.into() };
+    let position = Position { stream: stream.into(), at: at.into() };
     (position.bytes() <= Position::BYTES_MAX).then_some(position)
+}
+
+/// The last event that was read of the stream of messages that belong to no request, if it was in this
+/// session: in another one its id may be that of another event.
+pub(super) fn cursor(session: Option<&HeaderText>, position: &Position) -> Option<HeaderText> {
+    HeaderText::parse(position.at.strip_prefix(&tag(session))?.as_bytes())
+}
+
+/// Tells the sessions with a server apart: part of a digest, which is no secret.
+fn tag(session: Option<&HeaderText>) -> String {
+    let digest = Sha256::digest(session.and_then(HeaderText::text).unwrap_or_default());
+    format!("{:08x} ", u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
 }
 
 /// The ids of a request with this position, and the last event of its stream that was read.
@@ -126,10 +146,20 @@ mod tests {
         let id = HeaderText::parse(b"e 1").unwrap();
         for wire in [own.clone(), RequestId::from("rh-1")] {
             let call = CallId { own: own.clone(), wire, tokens: None };
-            let position = position(Some(&call), &id).unwrap();
+            let position = position(None, Some(&call), &id).unwrap();
             assert_eq!(resumed(own.clone(), &position), Some((call, id.clone())));
         }
         let long = HeaderText::parse(&[b'x'; Position::BYTES_MAX + 1]).unwrap();
-        assert_eq!(position(None, &long), None);
+        assert_eq!(position(None, None, &long), None);
+    }
+
+    #[test]
+    fn an_event_of_another_session_is_not_continued_after() {
+        let text = |text: &str| HeaderText::parse(text.as_bytes()).unwrap();
+        let (first, second) = (text("s1"), text("s2"));
+        let read = position(Some(&first), None, &text("e 1")).unwrap();
+        assert_eq!(cursor(Some(&first), &read), Some(text("e 1")));
+        assert_eq!(cursor(Some(&second), &read), None);
+        assert_eq!(cursor(None, &read), None);
     }
 }

@@ -437,6 +437,26 @@ fn requests_wait_until_the_state_of_a_session_is_restored() {
     assert_eq!(exchange.verb, Verb::Request(request(7).raw().clone()));
 }
 
+#[test]
+fn a_request_that_is_cancelled_while_it_waits_is_never_sent() {
+    let (mut bench, _) = Bench::ready();
+    let own = r#"{"jsonrpc":"2.0","id":"roundhouse:resources/subscribe:1","method":"resources/subscribe"}"#;
+    let (restoring, _) = bench.send(message(own)).remove(0);
+    assert!(bench.send(request(7)).is_empty());
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
+    assert!(bench.send(message(cancel)).is_empty());
+    bench.event(restoring, refused(500));
+    assert!(bench.started().is_empty());
+}
+
+#[test]
+fn the_stream_is_opened_again_after_a_refused_credential() {
+    let (mut bench, listening) = Bench::ready();
+    bench.event(listening, refused(401));
+    let (_, exchange) = bench.started().remove(0);
+    assert_eq!((exchange.verb, exchange.after), (Verb::Listen(None), Duration::from_secs(30)));
+}
+
 /// The state that a machine saves once its session is confirmed.
 fn saved() -> Bytes {
     let mut bench = Bench::new();
@@ -460,7 +480,7 @@ fn position(stream: &str, at: &str) -> Position {
 #[test]
 fn another_machine_carries_a_session_on_without_a_handshake() {
     let positions = [
-        (None, position("", "g1")),
+        (None, saved::position(Some(&text("s1")), None, &text("g1")).unwrap()),
         (Some(RequestId::from(7)), position("", "e1")),
         (Some(RequestId::from(8)), position("\"rh-1\"", "f1")),
     ];
@@ -518,7 +538,7 @@ fn a_message_carries_how_far_its_stream_was_read() {
     bench.event(call, event(vec![note()], None));
     assert_eq!(read(&bench), [None]);
     bench.event(listening, event(vec![note()], Some("g1")));
-    assert_eq!(read(&bench), [some("g1")]);
+    assert_eq!(read(&bench), [some("e8bc163c g1")]);
     bench.event(call, event(vec![response("7")], Some("e3")));
     assert_eq!(read(&bench), [None], "a request with its response is not resumed");
 }
