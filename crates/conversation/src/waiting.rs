@@ -47,6 +47,16 @@ impl WaitingMessages {
         self.0.push(message);
     }
 
+    /// Where the payload of the newest message is: tells two messages that wait apart.
+    pub(crate) fn newest(&self) -> Option<*const u8> {
+        self.0.last().map(|newest| newest.data.as_ptr())
+    }
+
+    /// Whether a message waits with which a server's stream was read.
+    pub(crate) fn has_position(&self) -> bool {
+        self.0.iter().any(|waiting| waiting.position.is_some())
+    }
+
     /// The server's stream was read so far with the newest message.
     pub(crate) fn note_position(&mut self, position: Box<Position>) {
         if let Some(newest) = self.0.last_mut() {

@@ -149,6 +149,37 @@ fn the_stream_without_a_request_goes_on_after_the_last_event_that_the_client_can
 }
 
 #[test]
+fn no_later_event_overtakes_messages_that_wait_for_the_client() {
+    for client_comes_back in [false, true] {
+        let limits = Limits { waiting_max: 2, ..Limits::default() };
+        let mut world = World::with(limits, conversation::Rerun::Never, None).alive(NEW, ELICITS);
+        world.step(Event::LinkSaved { state: "sealed".into() });
+        let listening = world.listen(None);
+        send_at(&mut world, None, "g1", log_message("one"));
+        let cut_at = cursor(&world, listening);
+        world.hang_up(listening);
+        // The third is kept in place of the first.
+        for position in ["g2", "g3", "g4"] {
+            let changed = Notification::new(Method::ToolsListChanged, None);
+            send_at(&mut world, None, position, changed);
+        }
+        world.call(1);
+        progress(&mut world, 1, 1, "e1");
+        // To the stream of the call.
+        send_at(&mut world, None, "g5", log_message("five"));
+        world.step(Event::ServerAdvanced { about: None, position: at("g6") });
+        progress(&mut world, 1, 2, "e2");
+        if client_comes_back {
+            world.listen(Some(cut_at));
+        }
+        world.restore(0);
+        let read = if client_comes_back { "g6" } else { "g1" };
+        let positions = positions(&world);
+        assert!(positions.contains(&(None, read.to_owned())), "{positions:?}");
+    }
+}
+
+#[test]
 fn a_position_outlives_its_entry() {
     let limits = Limits { log_events_max: 4, ..Limits::default() };
     let mut world = World::with(limits, conversation::Rerun::Never, None).alive(NEW, ELICITS);

@@ -107,13 +107,13 @@ impl Parts {
             self.on_server_advanced(context, about, position);
             return self.on_server_message(context, message, about);
         }
-        let before = self.waiting.len();
+        let before = self.waiting.newest();
         self.on_server_message(context, message, about);
-        if self.waiting.len() > before {
+        if self.waiting.newest() == before {
+            self.on_server_advanced(context, about, position);
+        } else if !context.is_duplex() {
             // Another owner gets it again, unless the client does first.
             self.waiting.note_position(position);
-        } else {
-            self.on_server_advanced(context, about, position);
         }
     }
 
@@ -127,7 +127,13 @@ impl Parts {
         if context.is_duplex() {
             return;
         }
-        let Some(id) = about else { return self.streams.note_read(None, *position) };
+        let Some(id) = about else {
+            // A position in the log would stand for the messages that wait, too.
+            return match self.waiting.has_position() {
+                true => self.waiting.note_position(position),
+                false => self.streams.note_read(None, *position),
+            };
+        };
         let Some(exchange) = self.posts.exchange_mut(id) else { return };
         exchange.position = Some(position.clone());
         let post = exchange.post;
