@@ -96,6 +96,7 @@ impl Backend for Catalog {
     }
 
     fn retire(&self) {
+        self.shared.retire();
         self.backends.iter().for_each(|backend| backend.retire());
     }
 

@@ -44,12 +44,16 @@ pub(crate) struct Fan {
     events: VecDeque<LinkEvent>,
     timer: Option<(u64, Pin<Box<Sleep>>)>,
     begin: Instant,
+    /// A server has to be opened again, for which the settings have another one.
+    is_outdated: bool,
 }
 
 /// One server of the session.
 #[derive(Default)]
 struct Server {
     link: Option<Link>,
+    /// It was opened before.
+    is_known: bool,
     /// Its backend was retired, and it keeps nothing between two requests.
     is_retired: bool,
     is_unavailable: Option<Unavailable>,
@@ -103,6 +107,7 @@ impl Fan {
             events: VecDeque::new(),
             timer: None,
             begin: Instant::now(),
+            is_outdated: false,
         }
     }
 
@@ -115,6 +120,9 @@ impl Fan {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             match effect {
+                Effect::Open(child) if self.servers[child].is_known && self.shared.is_retired() => {
+                    self.is_outdated = true;
+                }
                 Effect::Open(child) => self.open(child),
                 Effect::Close(child) => self.servers[child].end_link(),
                 Effect::ToChild(child, message) => {
@@ -169,6 +177,7 @@ impl Fan {
         }
         self.servers[child] = Server {
             link: Some(link),
+            is_known: true,
             is_retired: false,
             is_unavailable: self.servers[child].is_unavailable.take(),
         };
@@ -184,6 +193,12 @@ impl Fan {
             }
         }
         self.perform(effects);
+        // The next link of the session is one to the catalog of the settings.
+        if self.is_outdated && self.machine.as_ref().is_none_or(Machine::is_idle) {
+            self.is_outdated = false;
+            let reason = "the settings of the tenant's servers were changed".to_owned();
+            self.events.push_back(LinkEvent::Down { reason });
+        }
     }
 
     /// Polls the servers for one event, each first in turn.
@@ -272,5 +287,76 @@ impl Engine for Fan {
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use backends::{LinkLimits, ServerEnd};
+    use protocol::{Message, Method, Request, Response, SessionId};
+
+    use crate::{Catalog, MemberSettings, Members};
+
+    use super::*;
+
+    /// A server whose links are those that a test has.
+    #[derive(Default)]
+    struct Held(Mutex<Vec<ServerEnd>>);
+
+    impl Backend for Held {
+        fn open(&self, _session: &SessionId) -> Link {
+            let (link, end) = Link::pair(LinkLimits::default());
+            self.0.lock().unwrap().push(end);
+            link
+        }
+    }
+
+    /// The next event of the catalog's link, while its server answers what it is asked.
+    async fn next(link: &mut Link, server: &Held) -> LinkEvent {
+        let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},
+            "serverInfo":{"name":"a","version":"1"}}"#;
+        loop {
+            let event = tokio::time::timeout(Duration::from_millis(20), link.events.next()).await;
+            if let Ok(event) = event {
+                return event.expect("the link is there");
+            }
+            let Some(mut end) = server.0.lock().unwrap().pop() else { continue };
+            let asked = tokio::time::timeout(Duration::from_millis(20), end.receive()).await;
+            if let Ok(Some(Message::Request(request))) = asked {
+                let response = Response::result(request.id, result.as_bytes());
+                let message = Message::Response(response);
+                end.send(LinkEvent::Message { message, about: None }).await.unwrap();
+            }
+            server.0.lock().unwrap().push(end);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_lost_after_a_change_of_the_settings_is_not_opened_as_it_was() {
+        let (server, plain) = (Arc::new(Held::default()), MemberSettings::default());
+        let members = Members::new([("a", &plain), ("b", &plain)]).unwrap();
+        let other = Arc::new(Held::default());
+        let both =
+            [Arc::clone(&server) as Arc<dyn Backend>, Arc::clone(&other) as Arc<dyn Backend>];
+        let catalog = Catalog::new("acme", members, both, Duration::from_millis(300));
+        let mut link = catalog.open(&SessionId::parse("s").unwrap());
+        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+        let initialize = Request::new(1.into(), Method::Initialize, Some(params));
+        link.sender.send(Message::Request(initialize)).unwrap();
+        assert!(matches!(next(&mut link, &server).await, LinkEvent::Up));
+        for end in server.0.lock().unwrap().iter().chain(&*other.0.lock().unwrap()) {
+            end.sender().try_send(LinkEvent::Up).unwrap();
+        }
+        while !matches!(next(&mut link, &server).await, LinkEvent::Message { .. }) {}
+
+        catalog.retire();
+        server.0.lock().unwrap().clear();
+        // A lost server is opened again when the session uses the catalog.
+        let list = Request::new(2.into(), Method::ToolsList, None);
+        link.sender.send(Message::Request(list)).unwrap();
+        while !matches!(next(&mut link, &server).await, LinkEvent::Down { .. }) {}
+        assert!(server.0.lock().unwrap().is_empty(), "it was opened with the former settings");
     }
 }

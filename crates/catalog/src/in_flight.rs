@@ -25,6 +25,10 @@ pub(crate) struct AtServer {
 }
 
 impl InFlight {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether one more request fits.
     pub(crate) fn has_room(&self) -> bool {
         self.0.len() < REQUESTS_MAX

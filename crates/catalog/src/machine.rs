@@ -204,6 +204,11 @@ impl Machine {
         }
     }
 
+    /// Whether no server has a request of the session.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
     /// The time of the next timer.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let children = self.children.iter().filter_map(|child| {

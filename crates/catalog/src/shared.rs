@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) setup: Arc<Setup>,
     lists: Mutex<Lists>,
     noted: Mutex<Noted>,
+    /// Whether the settings have another catalog in place of this one.
+    is_retired: AtomicBool,
 }
 
 /// Lists by hash.
@@ -56,7 +59,17 @@ impl Shared {
             setup: Arc::new(setup),
             lists: Mutex::default(),
             noted: Mutex::new(Noted { entries: BTreeSet::new(), servers }),
+            is_retired: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that the settings have another catalog in place of this one.
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Relaxed)
     }
 
     /// The list that sessions share, equal to this one. It is charged to the tenant once.
