@@ -317,7 +317,7 @@ mod tests {
     async fn next(link: &mut Link, server: &Held) -> LinkEvent {
         let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},
             "serverInfo":{"name":"a","version":"1"}}"#;
-        loop {
+        for _ in 0..250 {
             let event = tokio::time::timeout(Duration::from_millis(20), link.events.next()).await;
             if let Ok(event) = event {
                 return event.expect("the link is there");
@@ -331,6 +331,7 @@ mod tests {
             }
             server.0.lock().unwrap().push(end);
         }
+        panic!("no event came");
     }
 
     #[tokio::test]
