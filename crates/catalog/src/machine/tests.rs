@@ -185,6 +185,7 @@ fn if_no_server_starts_initialize_fails_with_the_reasons() {
     assert!(text.contains("`a`: it exited; `b`: it exited"), "{text}");
 }
 
+// holds: PAG-04
 #[test]
 fn a_list_is_merged_with_prefixes_and_then_comes_from_memory() {
     let mut bench = Bench::ready(&["a", "b"]);
