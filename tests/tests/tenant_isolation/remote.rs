@@ -110,7 +110,7 @@ async fn answer(
                 stream.write_all(format!("{EVENTS}data: ").as_bytes()).await?;
                 endless(stream, &"x".repeat(64 << 10)).await
             }
-            // Responses to requests that nobody sent.
+            // Responses without a request.
             2 => {
                 stream.write_all(EVENTS.as_bytes()).await?;
                 let wrong = json!({ "jsonrpc": "2.0", "id": "nobody", "result": {} });
@@ -123,7 +123,7 @@ async fn answer(
                 let log = json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params });
                 endless(stream, &event(&log)).await
             }
-            // Server requests, which nobody answers.
+            // Server requests without an end; the client answers none.
             4 => {
                 stream.write_all(EVENTS.as_bytes()).await?;
                 let ask = json!({ "jsonrpc": "2.0", "id": turn, "method": "roots/list" });

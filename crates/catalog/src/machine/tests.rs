@@ -327,7 +327,7 @@ fn a_server_that_ends_in_mid_call_fails_its_calls_only() {
     bench.request("tools/call", json!({"name":"a__x"}));
     let refused = &bench.told()[0]["error"]["message"];
     assert_eq!(refused, "the server `a` is not available: it exited; try again later");
-    // It is started again, and the client is told.
+    // It is started again, and the client gets a notification.
     bench.effects.clear();
     bench.now = bench.machine.deadline().unwrap();
     bench.step(Event::Time);
@@ -543,7 +543,7 @@ fn any_move() -> impl Strategy<Value = Move> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever servers send, no request has two responses, each response belongs to a request, and
+    /// For any messages of servers, no request has two responses, each response belongs to a request, and
     /// after the longest wait no list request is without its response.
     #[test]
     fn each_request_has_at_most_one_response(moves in proptest::collection::vec(any_move(), 1..80)) {
