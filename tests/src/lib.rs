@@ -31,6 +31,7 @@ pub mod recorded;
 pub mod redis;
 pub mod registry;
 pub mod restless;
+pub mod sdk_server;
 pub mod spans;
 pub mod sse;
 pub mod tls;

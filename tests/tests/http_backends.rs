@@ -1,7 +1,6 @@
 //! Servers that are reached over HTTP: a node of this program, and servers of the public SDKs. The tests
 //! of `features.rs` run against such a backend as well.
 
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,45 +9,11 @@ use tests::mcp::{Client, REVISIONS, final_response};
 use tests::nodes::port;
 use tests::recorded::reaches;
 use tests::redis::Redis;
+use tests::sdk_server::Everything;
 use tests::sse::PATIENCE;
-use tests::{Node, Setup, check, tools};
+use tests::{Node, Setup, check};
 
 const NEWEST: &str = "2025-11-25";
-
-/// `@modelcontextprotocol/server-everything` with its own Streamable HTTP. Dropping it kills this
-/// process only.
-struct Everything {
-    child: Child,
-    port: u16,
-}
-
-impl Everything {
-    async fn start(port: u16, transport: &str) -> Result<Self> {
-        let script = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
-        let mut command = Command::new(tools::node());
-        command.arg(tools::installed(script)).arg(transport);
-        command.env("PORT", port.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Self { child: command.spawn()?, port };
-        let until = Instant::now() + PATIENCE;
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(Instant::now() < until, "the server does not listen");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(server)
-    }
-
-    fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/mcp", self.port)
-    }
-}
-
-impl Drop for Everything {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn text(result: &Value) -> Result<&str> {
     result["content"][0]["text"].as_str().with_context(|| format!("no text: {result}"))

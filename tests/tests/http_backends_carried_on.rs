@@ -1,8 +1,6 @@
 //! Sessions with a server over HTTP whose owner is lost, stops, or is cut off from Redis: the next owner
 //! carries the same session of the server on. And sessions that the server has lost.
 
-use std::io::Read as _;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -10,8 +8,9 @@ use serde_json::{Value, json};
 use tests::mcp::Client;
 use tests::nodes::port;
 use tests::recorded::{Recorded, call, follow, reaches, text};
+use tests::sdk_server::Everything;
 use tests::sse::PATIENCE;
-use tests::{Node, Setup, check, tools};
+use tests::{Node, Setup, check};
 
 const NEWEST: &str = "2025-11-25";
 
@@ -154,7 +153,7 @@ async fn a_session_that_ends_at_an_owner_without_a_link_ends_at_the_server() -> 
 // holds: SES-10
 #[tokio::test]
 async fn the_record_has_no_session_id_of_the_server_in_the_clear() -> Result<()> {
-    let mut server = Everything::start().await?;
+    let server = Everything::start(port()?, "streamableHttp").await?;
     let cluster = Recorded::start((0..1).map(|_| Setup::in_front_of(&server.url()))).await?;
     let client = cluster.open(0, NEWEST).await?;
     client.tool("echo", json!({ "message": "round" })).await?;
@@ -170,60 +169,10 @@ async fn the_record_has_no_session_id_of_the_server_in_the_clear() -> Result<()>
     Ok(())
 }
 
-/// `@modelcontextprotocol/server-everything` with its own Streamable HTTP, and what it prints.
-struct Everything {
-    child: Child,
-    port: u16,
-    printed: tempfile::NamedTempFile,
-}
-
-impl Everything {
-    async fn start() -> Result<Self> {
-        let script = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
-        let (port, printed) = (port()?, tempfile::NamedTempFile::new()?);
-        let mut command = Command::new(tools::node());
-        command.arg(tools::installed(script)).arg("streamableHttp").env("PORT", port.to_string());
-        command.stdin(Stdio::null()).stdout(printed.reopen()?).stderr(Stdio::null());
-        let server = Self { child: command.spawn()?, port, printed };
-        let until = Instant::now() + PATIENCE;
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(Instant::now() < until, "the server does not listen");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(server)
-    }
-
-    fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/mcp", self.port)
-    }
-
-    /// The lines that it printed.
-    fn lines(&mut self) -> Result<Vec<String>> {
-        let mut text = String::new();
-        self.printed.reopen()?.read_to_string(&mut text)?;
-        Ok(text.lines().map(str::to_owned).collect())
-    }
-
-    /// The ids of the sessions that were begun.
-    fn session_ids(&mut self) -> Result<Vec<String>> {
-        let lines = self.lines()?;
-        let ids =
-            lines.iter().filter_map(|line| line.strip_prefix("Session initialized with ID: "));
-        Ok(ids.map(str::to_owned).collect())
-    }
-}
-
-impl Drop for Everything {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 // holds: SES-10, SES-08
 #[tokio::test]
 async fn a_server_of_the_typescript_sdk_sees_one_session_and_one_delete() -> Result<()> {
-    let mut server = Everything::start().await?;
+    let server = Everything::start(port()?, "streamableHttp").await?;
     let url = server.url();
     let mut cluster = Recorded::start((0..3).map(|_| Setup::in_front_of(&url))).await?;
     let mut client = cluster.open(0, NEWEST).await?;
@@ -271,7 +220,7 @@ async fn a_server_of_the_typescript_sdk_sees_one_session_and_one_delete() -> Res
 }
 
 /// Ends the session at the server without the node's knowledge.
-async fn end_behind_the_node(server: &mut Everything) -> Result<()> {
+async fn end_behind_the_node(server: &Everything) -> Result<()> {
     let id = server.session_ids()?.remove(0);
     let request = reqwest::Client::new().delete(server.url()).header("Mcp-Session-Id", id);
     ensure!(request.send().await?.status().is_success(), "it is not ended");
@@ -281,11 +230,11 @@ async fn end_behind_the_node(server: &mut Everything) -> Result<()> {
 // holds: SES-09
 #[tokio::test]
 async fn a_request_for_a_session_that_the_server_lost_is_answered_in_a_new_one() -> Result<()> {
-    let mut server = Everything::start().await?;
+    let server = Everything::start(port()?, "streamableHttp").await?;
     let node = Node::start(&Setup::in_front_of(&server.url()))?;
     let client = Client::open(node.demo(), NEWEST).await?;
     client.tool("echo", json!({ "message": "round" })).await?;
-    end_behind_the_node(&mut server).await?;
+    end_behind_the_node(&server).await?;
     let echo = client.tool("echo", json!({ "message": "again" })).await?;
     ensure!(echo["content"][0]["text"].to_string().contains("again"), "{echo}");
     ensure!(server.session_ids()?.len() == 2, "{:?}", server.lines()?);
@@ -295,7 +244,7 @@ async fn a_request_for_a_session_that_the_server_lost_is_answered_in_a_new_one()
 // holds: SES-09
 #[tokio::test]
 async fn a_session_ends_if_a_stateful_server_lost_it() -> Result<()> {
-    let mut server = Everything::start().await?;
+    let server = Everything::start(port()?, "streamableHttp").await?;
     let setup = format!(
         "[tenants.demo]\nauth = \"open\"\n[tenants.demo.backends.main]\nkind = \"http\"\n\
          url = \"{}\"\nallow_networks = [\"127.0.0.0/8\"]\nstateful = true\n",
@@ -304,7 +253,7 @@ async fn a_session_ends_if_a_stateful_server_lost_it() -> Result<()> {
     let node = Node::start(&Setup::config(setup))?;
     let client = Client::open(node.demo(), NEWEST).await?;
     client.tool("echo", json!({ "message": "round" })).await?;
-    end_behind_the_node(&mut server).await?;
+    end_behind_the_node(&server).await?;
     let echo = client.message("tools/call", json!({ "name": "echo", "arguments": {} }));
     let answer = client.send(echo).await?;
     if answer.status() != 404 {
