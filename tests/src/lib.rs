@@ -36,5 +36,6 @@ pub mod spans;
 pub mod sse;
 pub mod tls;
 pub mod tools;
+pub mod upstream;
 
 pub use node::{Node, Setup};

@@ -10,35 +10,10 @@ use tests::nodes::port;
 use tests::recorded::{Recorded, call, follow, reaches, text};
 use tests::sdk_server::Everything;
 use tests::sse::PATIENCE;
+use tests::upstream::Upstream;
 use tests::{Node, Setup, check};
 
 const NEWEST: &str = "2025-11-25";
-
-/// A node whose demo records the runs of its tools, as the server of the others.
-struct Upstream {
-    node: Node,
-    folder: tempfile::TempDir,
-}
-
-impl Upstream {
-    fn start() -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let runs = folder.path().join("runs");
-        std::fs::write(&runs, "")?;
-        let setup = Setup::demo().env("EVERYTHING_RECORD", &runs.display().to_string());
-        Ok(Self { node: Node::start(&setup)?, folder })
-    }
-
-    fn runs(&self, key: &str) -> Result<usize> {
-        let runs = std::fs::read_to_string(self.folder.path().join("runs"))?;
-        Ok(runs.lines().filter(|line| line.split(' ').next() == Some(key)).count())
-    }
-
-    /// The sessions that were begun so far.
-    fn sessions_begun(&self) -> usize {
-        self.node.output().matches("session opened").count()
-    }
-}
 
 async fn three_in_front_of(upstream: &Upstream) -> Result<Recorded> {
     let url = upstream.node.demo();

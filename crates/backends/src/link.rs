@@ -272,7 +272,7 @@ pub enum LinkEvent {
     /// What another link needs to carry on; replaces what was saved before. Kept sealed, and with the
     /// session.
     Saved {
-        /// The state.
+        /// The state. Empty if the next link is to begin anew.
         state: Bytes,
     },
     /// The server has not run this request, and does not know its session any more; [`Self::Down`] follows.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{Backend, Exchanging, LatestTokens, Link, LinkLimits};
+use backends::{Backend, Exchanging, LatestTokens, Link, LinkEvent, LinkLimits, SavedLink};
 use protocol::{SessionId, UpstreamTokens};
 
 use crate::engine::{Client, Fan};
 use crate::machine::Setup;
 use crate::member::Members;
+use crate::saved::Saved;
 use crate::shared::Shared;
 
 /// Several backends of a tenant as one.
@@ -60,6 +61,37 @@ impl Backend for Catalog {
     ) -> Link {
         let (session, principal) = (session.clone(), Some(*principal));
         self.link(Client { session, principal, tokens: self.needs_tokens().then(tokens) })
+    }
+
+    /// A catalog that cannot be carried on begins anew with all servers.
+    fn is_stateful(&self) -> bool {
+        self.backends.iter().any(|backend| backend.is_stateful())
+    }
+
+    fn carry_on(
+        &self,
+        session: &SessionId,
+        principal: &[u8; 32],
+        saved: SavedLink,
+        tokens: &dyn Fn() -> LatestTokens,
+    ) -> Link {
+        let Some(read) = Saved::read(&self.shared.setup.members, &saved.state) else {
+            let (link, end) = Link::pair(LinkLimits::default());
+            let sender = end.sender();
+            if self.is_stateful() {
+                // The queue is empty.
+                let _is_queued = sender.try_send(LinkEvent::StateLost);
+            }
+            sender.down("the sessions with the servers cannot be carried on");
+            return link;
+        };
+        let (session, principal) = (session.clone(), Some(*principal));
+        let tokens = self.needs_tokens().then(tokens);
+        let client = Client { session, principal, tokens };
+        let (backends, shared) = (Arc::clone(&self.backends), Arc::clone(&self.shared));
+        Link::in_place(LinkLimits::default(), |end, _receiver| {
+            Box::new(Fan::new(backends, shared, client, end).carry_on(read, saved))
+        })
     }
 
     fn needs_tokens(&self) -> bool {

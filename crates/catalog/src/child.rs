@@ -7,6 +7,7 @@ use std::sync::Arc;
 use protocol::{InitializeResult, Listed, Method, Revision, ServerCapabilities, instructions_of};
 
 use crate::list::{List, Reading};
+use crate::saved::ServerState;
 
 /// Shortest wait before a server that failed is started again, in milliseconds; it doubles each time.
 const BACKOFF_MIN_MS: u64 = 1_000;
@@ -18,6 +19,11 @@ const STEADY_MS: u64 = 30_000;
 const LIST_RETRY_MS: u64 = 5_000;
 /// Shortest time between two notifications that one list of one server has changed, in milliseconds.
 const CHANGED_INTERVAL_MS: u64 = 1_000;
+/// How long `initialize`, and requests that need all servers, wait for servers that are being started once
+/// one is ready, in milliseconds. The others are added to the lists when they are ready.
+pub(crate) const START_WAIT_MS: u64 = 10_000;
+/// Why a server that has lost its state is not available.
+const LOST: &str = "it has lost what it kept for this session";
 /// Most bytes of the instructions of one server.
 const INSTRUCTIONS_BYTES_MAX: usize = 4 << 10;
 
@@ -35,6 +41,10 @@ pub(crate) struct Child {
     /// By [`Listed`].
     lists: [ListState; 4],
     changes: [Change; 4],
+    /// What the next owner of the session needs to carry its link on.
+    pub(crate) saved: ServerState,
+    /// A former owner of the session began the link.
+    pub(crate) is_carried: bool,
     /// The resources to which the session is subscribed at this server.
     pub(crate) subscriptions: BTreeSet<Box<str>>,
 }
@@ -90,6 +100,8 @@ impl Child {
             instructions: None,
             lists: Default::default(),
             changes: Default::default(),
+            saved: ServerState::Anew,
+            is_carried: false,
             subscriptions: BTreeSet::new(),
         }
     }
@@ -98,9 +110,27 @@ impl Child {
         matches!(self.state, State::Ready { .. })
     }
 
-    /// Whether requests wait for its first start.
+    /// Whether requests wait for its start.
     pub(crate) fn is_starting(&self) -> bool {
         !self.is_settled
+    }
+
+    /// Until when requests that need all servers wait for its start. `start_ms`: how long that may take.
+    pub(crate) fn awaited_until(&self, start_ms: u64) -> Option<u64> {
+        let until = self.start_until().filter(|_| self.is_starting())?;
+        Some(until.min(until.saturating_sub(start_ms).saturating_add(START_WAIT_MS)))
+    }
+
+    /// Whether the session does not use it any more: it has lost a state that clients rely on.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.saved == ServerState::Lost
+    }
+
+    /// It has lost a state that clients rely on. A server that was never ready had none.
+    pub(crate) fn note_state_lost(&mut self) {
+        if self.is_ready() || self.is_carried {
+            self.saved = ServerState::Lost;
+        }
     }
 
     /// Is it ready, with such lists?
@@ -117,18 +147,35 @@ impl Child {
         self.instructions = instructions_of(result, INSTRUCTIONS_BYTES_MAX).map(Into::into);
     }
 
-    /// The link is lost, or could not be opened.
-    pub(crate) fn note_down(&mut self, now: u64, reason: &str) {
+    /// The link is lost, or could not be opened. A server that has lost its session, as a server over HTTP
+    /// may at any time, is started again at once; the second time in succession after a wait. `is_awaited`:
+    /// it has returned requests, which wait for that.
+    pub(crate) fn note_down(&mut self, now: u64, reason: &str, is_awaited: bool) {
+        let had_session = match self.state {
+            State::Ready { .. } => is_awaited || matches!(self.saved, ServerState::Saved(_)),
+            _ => self.is_carried,
+        };
         if let State::Ready { since } = self.state
             && now.saturating_sub(since) >= STEADY_MS
         {
             self.failures = 0;
         }
-        let wait = (BACKOFF_MIN_MS << self.failures.min(16)).min(BACKOFF_MAX_MS);
+        let is_at_once = had_session && self.failures == 0;
+        let wait = match self.failures {
+            _ if self.is_lost() => u64::MAX,
+            0 if is_at_once => 0,
+            failures => (BACKOFF_MIN_MS << failures.min(16)).min(BACKOFF_MAX_MS),
+        };
         self.failures = self.failures.saturating_add(1);
         self.state = State::Down { again_at: now.saturating_add(wait) };
-        self.is_settled = true;
-        self.reason = reason.into();
+        self.is_settled = wait > 0;
+        self.is_carried = false;
+        if self.is_lost() {
+            self.reason = LOST.into();
+        } else {
+            self.saved = ServerState::Anew;
+            self.reason = reason.into();
+        }
         self.lists = Default::default();
     }
 
@@ -245,6 +292,11 @@ impl Child {
         self.changes[listed as usize].is_told = false;
     }
 
+    /// Whether the client is to be told of a change later.
+    pub(crate) fn holds_change(&self) -> bool {
+        self.changes.iter().any(|change| change.due_at.is_some())
+    }
+
     /// Whether the client is to be told now of a change that was held back.
     pub(crate) fn take_due_change(&mut self, now: u64, listed: Listed) -> bool {
         let change = &mut self.changes[listed as usize];
@@ -309,7 +361,7 @@ mod tests {
         let mut child = Child::new();
         let mut waits = Vec::new();
         for _ in 0..8 {
-            child.note_down(0, "x");
+            child.note_down(0, "x", false);
             let State::Down { again_at } = child.state else { panic!("{:?}", child.state) };
             waits.push(again_at);
         }

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use backends::{Backend, Engine, LatestTokens, Link, LinkEvent, SendError, ServerEnd};
+use backends::{Backend, Engine, LatestTokens, Link, LinkEvent, SavedLink, SendError, ServerEnd};
+use bytes::Bytes;
 use protocol::SessionId;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use crate::machine::{Effect, Event, Machine, Report};
+use crate::machine::{Carried, Effect, Event, Machine, Report};
 use crate::metrics::UNAVAILABLE;
+use crate::positions::{Positions, Read};
+use crate::saved::{Saved, ServerState, position_of_server};
 use crate::shared::Shared;
 
 /// Most events of servers that one poll handles without one for the session. Then the thread does other
@@ -37,15 +41,22 @@ pub(crate) struct Fan {
     end: ServerEnd,
     /// `None` until the first poll.
     machine: Option<Machine>,
+    /// What a former owner's link has saved, and its requests in flight, until the first poll.
+    carried: Option<Carried>,
     servers: Vec<Server>,
     /// The server that is polled first: each in turn, so that none starves the others.
     next: usize,
     /// Events for the session, of one step of the machine.
     events: VecDeque<LinkEvent>,
+    positions: Positions,
+    /// The state that the session has.
+    saved: Bytes,
     timer: Option<(u64, Pin<Box<Sleep>>)>,
     begin: Instant,
     /// A server has to be opened again, for which the settings have another one.
     is_outdated: bool,
+    /// The link is down: no other node carries its servers on.
+    is_over: bool,
 }
 
 /// One server of the session.
@@ -60,15 +71,18 @@ struct Server {
 }
 
 impl Server {
-    /// Closes the link for good: no other node carries a catalog's servers on.
+    /// Closes the link for good: no other node carries it on.
     fn end_link(&mut self) {
         self.link.take().into_iter().for_each(Link::end);
     }
 }
 
-impl Drop for Server {
+/// A link that is dropped leaves the sessions with its servers to the next owner of the client's session.
+impl Drop for Fan {
     fn drop(&mut self) {
-        self.end_link();
+        if self.is_over || self.end.is_ended() {
+            self.servers.iter_mut().for_each(Server::end_link);
+        }
     }
 }
 
@@ -103,12 +117,43 @@ impl Fan {
             end,
             machine: None,
             servers,
+            carried: None,
             next: 0,
             events: VecDeque::new(),
+            positions: Positions::default(),
+            saved: Bytes::new(),
             timer: None,
             begin: Instant::now(),
             is_outdated: false,
+            is_over: false,
         }
+    }
+
+    /// Goes on where the link of a former owner was. Opens the links that are carried on at once: a session
+    /// that ends before the link is polled ends what they have saved, too.
+    pub(crate) fn carry_on(mut self, saved: Saved, link: SavedLink) -> Self {
+        let mut positions: Vec<Vec<_>> = self.servers.iter().map(|_| Vec::new()).collect();
+        let mut calls = Vec::new();
+        for (about, position) in link.positions {
+            let found = position_of_server(&position);
+            let found = found.filter(|(child, _)| *child < positions.len());
+            calls.extend(about.clone().map(|id| (found.as_ref().map(|(child, _)| *child), id)));
+            if let Some((child, position)) = found {
+                positions[child].push((about, position));
+            }
+        }
+        let Client { session, principal, tokens } = &self.client;
+        let principal = principal.unwrap_or_default();
+        let tokens = || tokens.clone().unwrap_or_else(|| watch::channel(None).1);
+        for (child, (state, positions)) in saved.servers.iter().zip(positions).enumerate() {
+            let ServerState::Saved(state) = state else { continue };
+            let link = SavedLink { state: state.clone(), positions };
+            let link = self.backends[child].carry_on(session, &principal, link, &tokens);
+            self.servers[child].link = Some(link);
+        }
+        self.saved = link.state;
+        self.carried = Some(Carried { saved, calls });
+        self
     }
 
     fn now(&self) -> u64 {
@@ -123,7 +168,7 @@ impl Fan {
                 Effect::Open(child) if self.servers[child].is_known && self.shared.is_retired() => {
                     self.is_outdated = true;
                 }
-                Effect::Open(child) => self.open(child),
+                Effect::Open(child) => self.open_or_keep(child),
                 Effect::Close(child) => self.servers[child].end_link(),
                 Effect::ToChild(child, message) => {
                     let Some(link) = &self.servers[child].link else { continue };
@@ -149,6 +194,7 @@ impl Fan {
                 Effect::Report(report) => {
                     match &report {
                         Report::Down { child, .. } => {
+                            self.positions.forget(*child);
                             let server = &mut self.servers[*child];
                             server.link = None;
                             server.is_unavailable.get_or_insert_with(Unavailable::new);
@@ -162,7 +208,14 @@ impl Fan {
         }
     }
 
-    fn open(&mut self, child: usize) {
+    /// Opens the link to a server, unless it is carried on and thus open.
+    fn open_or_keep(&mut self, child: usize) {
+        let share = self.end.share();
+        if let Some(link) = &self.servers[child].link {
+            share.inspect(|share| link.charge_to(share));
+            self.servers[child].is_known = true;
+            return;
+        }
         let backend = &self.backends[child];
         let Client { session, principal, tokens } = &self.client;
         let link = match (principal, tokens) {
@@ -172,9 +225,7 @@ impl Fan {
             (Some(principal), None) => backend.open_for(session, principal),
             (None, _) => backend.open(session),
         };
-        if let Some(share) = self.end.share() {
-            link.charge_to(&share);
-        }
+        share.inspect(|share| link.charge_to(share));
         self.servers[child] = Server {
             link: Some(link),
             is_known: true,
@@ -188,41 +239,61 @@ impl Fan {
         match &mut self.machine {
             Some(machine) => machine.step(now, event, &mut effects),
             None => {
-                self.machine =
-                    Some(Machine::new(Arc::clone(&self.shared.setup), now, &mut effects));
+                let setup = Arc::clone(&self.shared.setup);
+                self.machine = Some(match self.carried.take() {
+                    Some(carried) => Machine::carry_on(setup, carried, now, &mut effects),
+                    None => Machine::new(setup, now, &mut effects),
+                });
             }
         }
         self.perform(effects);
+        if let Some(machine) = &self.machine {
+            self.positions.release(machine, &mut self.events);
+        }
         // The next link of the session is one to the catalog of the settings.
         if self.is_outdated && self.machine.as_ref().is_none_or(Machine::is_idle) {
             self.is_outdated = false;
+            self.is_over = true;
+            let mut open = self.backends.iter().zip(&self.servers);
+            if open.any(|(backend, server)| server.link.is_some() && backend.is_stateful()) {
+                self.events.push_back(LinkEvent::StateLost);
+            }
             let reason = "the settings of the tenant's servers were changed".to_owned();
             self.events.push_back(LinkEvent::Down { reason });
         }
     }
 
-    /// Polls the servers for one event, each first in turn.
-    fn poll_servers(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+    /// What the next owner needs, if the session does not have it.
+    fn take_unsaved(&mut self) -> Option<LinkEvent> {
+        let mut reports = Vec::new();
+        let state = self.machine.as_mut()?.take_unsaved(&mut reports);
+        self.perform(reports);
+        let state = state.filter(|state| *state != self.saved)?;
+        self.saved = state.clone();
+        Some(LinkEvent::Saved { state })
+    }
+
+    /// Polls the servers for one event, each first in turn. Also returns how far a stream was read with it.
+    fn poll_servers(&mut self, context: &mut Context<'_>) -> Poll<(Event, Option<Read>)> {
         let count = self.servers.len();
         for child in (0..count).map(|step| (self.next + step) % count) {
             let Some(link) = &mut self.servers[child].link else { continue };
             let Poll::Ready(event) = link.events.poll_next(context) else { continue };
             self.next = (child + 1) % count;
-            return Poll::Ready(match event {
+            let event = match event {
                 Some(LinkEvent::Up) => Event::ChildUp(child),
-                Some(
-                    LinkEvent::Message { message, about }
-                    | LinkEvent::Positioned { message: Some(message), about, .. },
-                ) => Event::ChildMessage { child, message, about },
-                Some(
-                    LinkEvent::Positioned { message: None, .. }
-                    | LinkEvent::Saved { .. }
-                    | LinkEvent::Returned { .. },
-                ) => Event::Time,
-                Some(LinkEvent::StateLost) => {
-                    self.events.push_back(LinkEvent::StateLost);
-                    Event::Time
+                Some(LinkEvent::Message { message, about }) => {
+                    Event::ChildMessage { child, message, about }
                 }
+                Some(LinkEvent::Positioned { message, about, position }) => {
+                    let read = Read { child, about: about.clone(), position };
+                    let message =
+                        message.map(|message| Event::ChildMessage { child, message, about });
+                    return Poll::Ready((message.unwrap_or(Event::Time), Some(read)));
+                }
+                Some(LinkEvent::Saved { state }) => Event::ChildSaved { child, state },
+                Some(LinkEvent::Returned { request }) => Event::ChildReturned { child, request },
+                Some(LinkEvent::StateLost) => Event::ChildStateLost(child),
                 Some(LinkEvent::Down { reason }) => Event::ChildDown { child, reason },
                 None => Event::ChildDown { child, reason: "the server is gone".to_owned() },
                 Some(LinkEvent::RoomWanted) => {
@@ -238,7 +309,8 @@ impl Fan {
                     }
                     Event::Time
                 }
-            });
+            };
+            return Poll::Ready((event, None));
         }
         Poll::Pending
     }
@@ -277,13 +349,21 @@ impl Engine for Fan {
             }
             if let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
                 self.step(Event::Session(message));
-            } else if let Poll::Ready(event) = self.poll_servers(context) {
+            } else if let Poll::Ready((event, read)) = self.poll_servers(context) {
                 self.step(event);
+                if let (Some(machine), Some(read)) = (&self.machine, read) {
+                    self.positions.note_read(machine, &mut self.events, read);
+                }
             } else if self.poll_timer(context).is_ready() {
                 self.step(Event::Time);
             } else {
-                return Poll::Pending;
+                // Servers that are confirmed at the same time are saved together.
+                let unsaved = self.take_unsaved();
+                return unsaved.map_or(Poll::Pending, |event| Poll::Ready(Some(event)));
             }
+        }
+        if let Some(event) = self.take_unsaved() {
+            return Poll::Ready(Some(event));
         }
         context.waker().wake_by_ref();
         Poll::Pending

@@ -18,10 +18,13 @@ pub(crate) struct InFlight(HashMap<RequestId, AtServer>);
 /// A request that is at a server.
 pub(crate) struct AtServer {
     pub(crate) child: usize,
-    pub(crate) method: Method,
+    /// `None` for a request that a former owner sent.
+    pub(crate) method: Option<Method>,
     /// The resource that the request is about, where it subscribes to one.
     pub(crate) resource: Option<Box<str>>,
     token: Option<ProgressToken>,
+    /// A server has returned it before, and was sent it once more.
+    was_returned: bool,
 }
 
 impl InFlight {
@@ -34,7 +37,9 @@ impl InFlight {
         self.0.len() < REQUESTS_MAX
     }
 
-    pub(crate) fn add(&mut self, child: usize, request: &Request) {
+    /// Adds a request that is sent to a server. `was_returned`: a server did not run it, and it is sent once
+    /// more.
+    pub(crate) fn add(&mut self, child: usize, request: &Request, was_returned: bool) {
         let (method, token) = (request.method.clone(), request.progress_token());
         let resource = match method {
             Method::Subscribe | Method::Unsubscribe => {
@@ -42,8 +47,21 @@ impl InFlight {
             }
             _ => None,
         };
-        let at = AtServer { child, method, resource: resource.map(Into::into), token };
+        let (method, resource) = (Some(method), resource.map(Into::into));
+        let at = AtServer { child, method, resource, token, was_returned };
         self.0.insert(request.id.clone(), at);
+    }
+
+    /// Adds a request that a former owner sent, and whose response the link waits for.
+    pub(crate) fn add_resumed(&mut self, child: usize, id: RequestId) {
+        let (method, resource, token) = (None, None, None);
+        self.0.insert(id, AtServer { child, method, resource, token, was_returned: false });
+    }
+
+    /// Removes a request that this server has returned; `None` if it has returned it before.
+    pub(crate) fn take_returned(&mut self, child: usize, id: &RequestId) -> Option<AtServer> {
+        let may = self.0.get(id).is_some_and(|at| at.child == child && !at.was_returned);
+        may.then(|| self.0.remove(id)).flatten()
     }
 
     /// The server at which a request is.
@@ -63,9 +81,17 @@ impl InFlight {
         first.filter(|_| all.next().is_none())
     }
 
-    /// Whether a request with this token is at this server.
-    pub(crate) fn has_token(&self, child: usize, token: &ProgressToken) -> bool {
-        self.0.values().any(|at| at.child == child && at.token.as_ref() == Some(token))
+    /// Whether a request with this token is at this server, or `about` is one that a former owner sent: its
+    /// token is not known here.
+    pub(crate) fn has_token(
+        &self,
+        child: usize,
+        token: &ProgressToken,
+        about: Option<&RequestId>,
+    ) -> bool {
+        let resumed = about.and_then(|id| self.0.get(id));
+        resumed.is_some_and(|at| at.child == child && at.method.is_none())
+            || self.0.values().any(|at| at.child == child && at.token.as_ref() == Some(token))
     }
 
     /// Removes a request that this server has answered; `None` if it is not at this server.

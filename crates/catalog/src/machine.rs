@@ -5,7 +5,10 @@
 //! servers it is the session. It passes messages on with their bytes, and changes only names, and the ids
 //! and tokens of what servers send.
 
+mod carried;
 mod servers;
+
+pub(crate) use self::carried::Carried;
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use protocol::{
 };
 
 use crate::LeftOut;
-use crate::child::{Child, State};
+use crate::child::{Child, START_WAIT_MS, State};
 use crate::in_flight::{Asked, InFlight, error};
 use crate::list::{List, Reading};
 use crate::member::Members;
@@ -23,9 +26,6 @@ use crate::paging::{self, Cursor};
 use crate::resources::{self, Origins, Place};
 use crate::routes::{self, Route};
 
-/// How long `initialize` waits for servers that are still being started once one is ready, in
-/// milliseconds. The others are added to the lists when they are ready.
-const START_WAIT_MS: u64 = 10_000;
 /// How long a server may take to send all pages of a list, in milliseconds.
 const LIST_MS: u64 = 10_000;
 /// How long after the session's last message servers that failed are started again by time, in
@@ -51,6 +51,12 @@ pub(crate) enum Event {
     ChildMessage { child: usize, message: Message, about: Option<RequestId> },
     /// The link to a server is lost, or could not be opened.
     ChildDown { child: usize, reason: String },
+    /// The link to a server has saved this for the next owner.
+    ChildSaved { child: usize, state: Bytes },
+    /// A server has not run a request, and has lost its session; its link goes down.
+    ChildReturned { child: usize, request: Request },
+    /// A server has lost a state that clients rely on; its link goes down.
+    ChildStateLost(usize),
     /// The link to a server had no room for a message.
     Unsent { child: usize, message: Message },
     /// A timer has fired.
@@ -84,6 +90,8 @@ pub(crate) enum Report {
     Down { child: usize, reason: Box<str>, was_ready: bool },
     /// A server is available, perhaps again.
     Ready { child: usize, is_first: bool },
+    /// The state of a server's link is not kept for the next owner.
+    NotKept { child: usize },
     /// A server did not send a list.
     NoList { child: usize, listed: Listed },
     /// A message of a server belongs to nothing, and was dropped.
@@ -108,6 +116,12 @@ pub(crate) struct Machine {
     initialize: Initialize,
     /// The session has sent `initialized`.
     is_initialized: bool,
+    /// The result of the session's `initialize`, without instructions.
+    promised: Option<Bytes>,
+    /// Requests that a former owner sent to servers whose links are not carried on.
+    orphans: Vec<RequestId>,
+    /// What is saved for the next owner has changed.
+    is_unsaved: bool,
     /// The parameters of the session's last `logging/setLevel`.
     level: Option<Bytes>,
     in_flight: InFlight,
@@ -136,13 +150,17 @@ enum Initialize {
 struct Waiting {
     request: Request,
     until: Until,
+    /// A server has returned it before.
+    was_returned: bool,
 }
 
 /// What a request waits for.
 #[derive(Clone, Copy, PartialEq)]
 enum Until {
-    /// The first start of this server.
+    /// The start of this server.
     Started(usize),
+    /// The starts of all servers, for a bounded time.
+    AllStarted,
     /// The lists that are being read.
     Listed,
 }
@@ -150,13 +168,22 @@ enum Until {
 impl Machine {
     /// A machine whose servers are being started.
     pub(crate) fn new(setup: Arc<Setup>, now: u64, effects: &mut Vec<Effect>) -> Self {
+        let mut machine = Self::unopened(setup, now);
+        machine.open_due(now, effects);
+        machine
+    }
+
+    fn unopened(setup: Arc<Setup>, now: u64) -> Self {
         let children = (0..setup.members.len()).map(|_| Child::new()).collect();
-        let mut machine = Self {
+        Self {
             setup,
             children,
             client: None,
             initialize: Initialize::Missing,
             is_initialized: false,
+            promised: None,
+            orphans: Vec::new(),
+            is_unsaved: false,
             level: None,
             in_flight: InFlight::default(),
             asked: Asked::default(),
@@ -164,9 +191,7 @@ impl Machine {
             links: Origins::default(),
             next_own: 0,
             used_at: now,
-        };
-        machine.open_due(now, effects);
-        machine
+        }
     }
 
     /// Handles an event.
@@ -199,6 +224,9 @@ impl Machine {
                 }
             },
             Event::ChildDown { child, reason } => self.on_child_down(now, child, &reason, effects),
+            Event::ChildSaved { child, state } => self.on_saved(child, state),
+            Event::ChildReturned { child, request } => self.on_returned(child, request),
+            Event::ChildStateLost(child) => self.children[child].note_state_lost(),
             Event::Unsent { child, message } => self.on_unsent(now, child, message, effects),
             Event::Time => self.on_time(now, effects),
         }
@@ -222,7 +250,19 @@ impl Machine {
             }
             _ => None,
         };
-        children.chain(initialize).min()
+        let is_waiting = self.waiting.iter().any(|waiting| waiting.until == Until::AllStarted);
+        let started = self.awaited_until().filter(|_| is_waiting);
+        children.chain(initialize).chain(started).min()
+    }
+
+    /// Until when requests that need all servers wait for those that are being started.
+    fn awaited_until(&self) -> Option<u64> {
+        let start_ms = self.setup.start_ms;
+        self.children.iter().filter_map(|child| child.awaited_until(start_ms)).max()
+    }
+
+    fn awaits_starts(&self, now: u64) -> bool {
+        self.awaited_until().is_some_and(|until| until > now)
     }
 
     /// Replaces a list that was read by an equal one.
@@ -243,7 +283,10 @@ impl Machine {
                 for child in 0..self.children.len() {
                     self.initialize_child(child, effects);
                 }
-                self.settle_initialize(now, effects);
+                match self.promised.is_some() {
+                    true => self.initialize_again(effects),
+                    false => self.settle_initialize(now, effects),
+                }
             }
             Method::Ping => empty_result(effects, request.id),
             Method::SetLevel => self.set_level(request, effects),
@@ -274,6 +317,9 @@ impl Machine {
 
     /// Answers a request for a list, once the lists of all servers that are ready are read.
     fn list(&mut self, now: u64, request: Request, listed: Listed, effects: &mut Vec<Effect>) {
+        if self.awaits_starts(now) {
+            return self.park(request, Until::AllStarted, effects);
+        }
         self.children.iter_mut().for_each(|child| child.note_listed(listed));
         if self.read_lists(now, &[listed], effects) {
             return self.park(request, Until::Listed, effects);
@@ -329,11 +375,13 @@ impl Machine {
     /// Sends a request to the server that it names, or refuses it. The server of a resource is found by the
     /// lists, which are read first.
     fn route(&mut self, now: u64, request: Request, effects: &mut Vec<Effect>) {
-        if self.setup.members.len() > 1
-            && routes::needs_lists(&request)
-            && self.read_lists(now, lists_for(&request), effects)
-        {
-            return self.park(request, Until::Listed, effects);
+        if self.setup.members.len() > 1 && routes::needs_lists(&request) {
+            if self.awaits_starts(now) {
+                return self.park(request, Until::AllStarted, effects);
+            }
+            if self.read_lists(now, lists_for(&request), effects) {
+                return self.park(request, Until::Listed, effects);
+            }
         }
         self.route_by_known_lists(request, effects);
     }
@@ -344,7 +392,7 @@ impl Machine {
             route => route,
         };
         match route {
-            Route::To { child, request } => self.send(child, request, effects),
+            Route::To { child, request } => self.send(child, request, false, effects),
             Route::Refused { code, text } => {
                 answer(effects, request.id.clone(), error(request.id, code, &text));
             }
@@ -374,12 +422,25 @@ impl Machine {
         Route::Refused { code, text }
     }
 
-    /// Sends a request to a server, or keeps it until the server's first start is over.
-    fn send(&mut self, child: usize, request: Request, effects: &mut Vec<Effect>) {
+    /// Sends a request to a server, or keeps it until the server's start is over.
+    fn send(
+        &mut self,
+        child: usize,
+        request: Request,
+        was_returned: bool,
+        effects: &mut Vec<Effect>,
+    ) {
         if self.children[child].is_starting() {
-            return self.park(request, Until::Started(child), effects);
+            let until = Until::Started(child);
+            return self.keep(Waiting { request, until, was_returned }, effects);
         }
-        let refused = if !self.children[child].is_ready() {
+        let refused = if self.children[child].is_lost() {
+            Some(format!(
+                "the server `{}` has lost what it kept for this session; open a new session to use it \
+                 again",
+                self.name(child)
+            ))
+        } else if !self.children[child].is_ready() {
             let reason = &self.children[child].reason;
             Some(format!(
                 "the server `{}` is not available: {reason}; try again later",
@@ -394,32 +455,42 @@ impl Machine {
             let id = request.id.clone();
             return answer(effects, request.id, error(id, ErrorCode::Refused, &text));
         }
-        self.in_flight.add(child, &request);
+        self.in_flight.add(child, &request, was_returned);
         effects.push(Effect::ToChild(child, request.into()));
     }
 
     fn park(&mut self, request: Request, until: Until, effects: &mut Vec<Effect>) {
+        self.keep(Waiting { request, until, was_returned: false }, effects);
+    }
+
+    fn keep(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
         if self.waiting.len() >= WAITING_MAX {
             let text = "too many requests wait for servers; try again later";
-            let id = request.id.clone();
-            return answer(effects, request.id, error(id, ErrorCode::Refused, text));
+            let id = waiting.request.id;
+            return answer(effects, id.clone(), error(id, ErrorCode::Refused, text));
         }
-        self.waiting.push(Waiting { request, until });
+        self.waiting.push(waiting);
     }
 
     /// Continues with the requests that have waited for this.
-    fn resume(&mut self, until: Until, effects: &mut Vec<Effect>) {
+    fn resume(&mut self, now: u64, until: Until, effects: &mut Vec<Effect>) {
         let waiting = std::mem::take(&mut self.waiting);
         let is_over = |waiting: &Waiting| {
             waiting.until == until
-                && (until != Until::Listed || !self.is_reading(lists_for(&waiting.request)))
+                && match until {
+                    Until::Started(child) => !self.children[child].is_starting(),
+                    Until::AllStarted => !self.awaits_starts(now),
+                    Until::Listed => !self.is_reading(lists_for(&waiting.request)),
+                }
         };
         let (ready, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_over);
         self.waiting = waiting;
-        for Waiting { request, until } in ready {
+        for Waiting { request, until, was_returned } in ready {
             match (until, Listed::of(&request.method)) {
                 // It has the server's own name already.
-                (Until::Started(child), _) => self.send(child, request, effects),
+                (Until::Started(child), _) => self.send(child, request, was_returned, effects),
+                (Until::AllStarted, Some(listed)) => self.list(now, request, listed, effects),
+                (Until::AllStarted, None) => self.route(now, request, effects),
                 // What was read is the answer, also if it has changed since: otherwise a server could
                 // hold the answer back by changes.
                 (Until::Listed, Some(listed)) => self.answer_list(request, listed, effects),

@@ -25,7 +25,7 @@ pub struct Members(Vec<Member>);
 pub(crate) struct Member {
     pub(crate) name: Arc<str>,
     /// With the separator, or empty.
-    prefix: Box<str>,
+    pub(crate) prefix: Box<str>,
     rules: Rules,
 }
 

@@ -125,6 +125,11 @@ impl Shared {
                     tracing::info!(tenant, server, "a server of a catalog is available again");
                 }
             }
+            Report::NotKept { child } => {
+                let text = "a session with it is not carried on by other nodes: what all servers \
+                            together need for that is too long";
+                self.note(child, text);
+            }
             Report::NoList { child, listed } => {
                 metrics::LISTS_FAILED.inc();
                 if self.is_logged(child, None) {

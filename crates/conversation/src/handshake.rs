@@ -12,8 +12,9 @@ use crate::Definition;
 use crate::state::State;
 use crate::step_context::StepContext;
 
-/// Longest state of a link, in bytes. A link with a longer one is not carried on.
-const SAVED_LINK_BYTES_MAX: usize = 8 << 10;
+/// Longest state of a link, in bytes. A link with a longer one is not carried on. That of a single server
+/// over HTTP has 6 KiB at most, that of several servers together 64 KiB.
+const SAVED_LINK_BYTES_MAX: usize = 64 << 10;
 
 /// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -53,7 +53,8 @@ pub struct HttpSettings {
     /// Networks in CIDR notation in which it may be, in addition to the public internet.
     #[serde(default)]
     pub allow_networks: Vec<IpNet>,
-    /// Its sessions have a state that clients rely on: if it has lost one, the client's session ends.
+    /// Its sessions have a state that clients rely on: if it has lost one, the client's session ends, or, of
+    /// a session with several servers, the tools of this one fail.
     #[serde(default)]
     pub stateful: bool,
     /// How long a new connection may take until requests can be sent on it.

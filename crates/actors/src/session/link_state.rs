@@ -77,7 +77,8 @@ impl LinkState {
             Poll::Ready(Some(LinkEvent::StateLost)) => return Poll::Ready(Event::ServerStateLost),
             // An empty one is none: what cannot be sealed is not kept.
             Poll::Ready(Some(LinkEvent::Saved { state })) => {
-                let state = seal(&state).unwrap_or_default().into();
+                let sealed = if state.is_empty() { None } else { seal(&state) };
+                let state = sealed.unwrap_or_default().into();
                 return Poll::Ready(Event::LinkSaved { state });
             }
             Poll::Pending if !is_closing => return Poll::Pending,

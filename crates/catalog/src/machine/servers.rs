@@ -11,6 +11,7 @@ use super::{
 };
 use super::{answer, error};
 use crate::child::{Child, State, changed_list};
+use crate::saved::ServerState;
 
 /// Most links to resources that are kept of one result.
 const LINKS_MAX: usize = 64;
@@ -105,11 +106,13 @@ impl Machine {
             let subscribe = self.send_own(child, Method::Subscribe, Some(params.as_bytes()));
             effects.push(subscribe);
         }
-        if matches!(self.initialize, Initialize::Answered) {
+        // A link that is carried on leads to the session that the client knows.
+        if matches!(self.initialize, Initialize::Answered) && !self.children[child].is_carried {
             self.tell_changes(now, child, effects);
         }
         self.settle_initialize(now, effects);
-        self.resume(Until::Started(child), effects);
+        self.resume(now, Until::Started(child), effects);
+        self.resume(now, Until::AllStarted, effects);
     }
 
     /// The link to a server is lost, or its start failed.
@@ -125,7 +128,10 @@ impl Machine {
         }
         let was_ready = self.children[child].is_ready();
         let had = Listed::ALL.map(|listed| self.children[child].has_list(listed));
-        self.children[child].note_down(now, reason);
+        self.is_unsaved |= self.children[child].saved != ServerState::Anew;
+        let is_awaited = self.is_awaited(child);
+        self.children[child].note_down(now, reason, is_awaited);
+        let reason = &*self.children[child].reason;
         let report = Report::Down { child, reason: reason.into(), was_ready };
         effects.push(Effect::Report(report));
         let text =
@@ -139,14 +145,17 @@ impl Machine {
             let cancelled = Notification::new(Method::Cancelled, Some(params.as_bytes()));
             effects.push(Effect::ToSession { message: cancelled.into(), about: None });
         }
+        // Its session may be lost only, and requests wait for it.
+        self.open_due(now, effects);
         if was_ready && matches!(self.initialize, Initialize::Answered) {
             for listed in Listed::ALL.into_iter().filter(|listed| had[*listed as usize]) {
                 self.tell_change(now, child, listed, effects);
             }
         }
         self.settle_initialize(now, effects);
-        self.resume(Until::Started(child), effects);
-        self.resume(Until::Listed, effects);
+        self.resume(now, Until::Started(child), effects);
+        self.resume(now, Until::AllStarted, effects);
+        self.resume(now, Until::Listed, effects);
     }
 
     /// The client is to read the lists that this server has.
@@ -182,7 +191,9 @@ impl Machine {
             return answer(effects, id.clone(), error(id, ErrorCode::InternalError, &text));
         }
         self.initialize = Initialize::Answered;
-        let result = self.initialize_result();
+        let result = self.initialize_result(self.instructions().as_deref());
+        self.promised = Some(self.initialize_result(None));
+        self.is_unsaved = true;
         answer(effects, id.clone(), Response::result(id, &result).into());
     }
 
@@ -199,7 +210,7 @@ impl Machine {
 
     /// What the servers offer together. Of servers that are not ready it is not known what they offer, and
     /// a promise cannot be made later; so everything is promised then.
-    fn initialize_result(&self) -> Bytes {
+    fn initialize_result(&self, instructions: Option<&str>) -> Bytes {
         let ready = self.children.iter().filter(|child| child.is_ready());
         let is_complete = ready.clone().count() == self.children.len();
         let capabilities = match is_complete {
@@ -211,9 +222,8 @@ impl Machine {
         let asked = InitializeParams::read(params).map(|params| params.protocol_version);
         let revision = asked.ok().and_then(|asked| Revision::named(&asked));
         let info = (&*self.setup.name, env!("CARGO_PKG_VERSION"));
-        let instructions = self.instructions();
         let revision = revision.unwrap_or(Revision::NEWEST_STABLE);
-        initialize_result(revision, capabilities, info, instructions.as_deref())
+        initialize_result(revision, capabilities, info, instructions)
     }
 
     fn instructions(&self) -> Option<String> {
@@ -246,11 +256,11 @@ impl Machine {
         if let (Some(uri), Ok(_)) = (&at.resource, response.outcome()) {
             let subscriptions = &mut self.children[child].subscriptions;
             match at.method {
-                Method::Subscribe => drop(subscriptions.insert(uri.clone())),
+                Some(Method::Subscribe) => drop(subscriptions.insert(uri.clone())),
                 _ => drop(subscriptions.remove(uri)),
             }
         }
-        if let (Method::ToolsCall, Ok(result)) = (&at.method, response.outcome()) {
+        if let (None | Some(Method::ToolsCall), Ok(result)) = (&at.method, response.outcome()) {
             for uri in payload::resource_links(&result, LINKS_MAX) {
                 self.links.add(uri, child);
             }
@@ -324,7 +334,7 @@ impl Machine {
         for (name, why) in reported.left_out {
             effects.push(Effect::Report(Report::LeftOut { child, listed, name, why }));
         }
-        self.resume(Until::Listed, effects);
+        self.resume(now, Until::Listed, effects);
         if reported.is_outdated {
             self.children[child].forget_list(listed);
             self.tell_change(now, child, listed, effects);
@@ -334,7 +344,7 @@ impl Machine {
     fn fail_list(&mut self, now: u64, child: usize, listed: Listed, effects: &mut Vec<Effect>) {
         self.children[child].fail_list(now, listed);
         effects.push(Effect::Report(Report::NoList { child, listed }));
-        self.resume(Until::Listed, effects);
+        self.resume(now, Until::Listed, effects);
     }
 
     /// The server need not send the list any more.
@@ -383,7 +393,8 @@ impl Machine {
         let message: Message = match &notification.method {
             Method::Progress => {
                 let token = payload::progress_of(&params).map(|(token, _)| token);
-                match token.is_some_and(|token| self.in_flight.has_token(child, &token)) {
+                let is_of = |token| self.in_flight.has_token(child, &token, about.as_ref());
+                match token.is_some_and(is_of) {
                     true => notification.clone().into(),
                     false => return stray(effects, child),
                 }
@@ -399,12 +410,7 @@ impl Machine {
             }
             Method::ResourceUpdated => {
                 let uri = payload::resource_uri_of(&params);
-                // A server may tell of a part of a resource.
-                let subscriptions = &self.children[child].subscriptions;
-                let is_subscribed = |uri: String| {
-                    subscriptions.iter().any(|subscribed| uri.starts_with(&**subscribed))
-                };
-                match uri.is_some_and(is_subscribed) {
+                match uri.is_some_and(|uri| self.is_subscribed(child, &uri)) {
                     true => notification.clone().into(),
                     false => return stray(effects, child),
                 }
@@ -492,6 +498,7 @@ impl Machine {
         }
         self.open_due(now, effects);
         self.settle_initialize(now, effects);
+        self.resume(now, Until::AllStarted, effects);
     }
 }
 

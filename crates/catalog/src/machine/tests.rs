@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::MemberSettings;
 
+mod carried;
+
 /// A machine, and what it has sent.
 struct Bench {
     machine: Machine,
