@@ -13,6 +13,7 @@ pub mod conformance;
 pub mod cores;
 pub mod deployment;
 pub mod history;
+pub mod http_servers;
 pub mod issuers;
 pub mod load;
 pub mod mcp;

@@ -1,4 +1,5 @@
-//! A TCP forwarder between a client and a node that can cut connections.
+//! A TCP forwarder between a client and a node, or a node and a server, that can cut connections. It
+//! records what the client sends.
 
 use std::sync::{Arc, Mutex};
 
@@ -31,6 +32,8 @@ pub struct Proxy {
 struct Cuts {
     due: Vec<Cut>,
     done: usize,
+    /// The bytes of the clients of all connections.
+    sent: Vec<u8>,
 }
 
 impl Proxy {
@@ -39,7 +42,7 @@ impl Proxy {
         let upstream = upstream.strip_prefix("http://").context("not http")?.to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let base = format!("http://{}", listener.local_addr()?);
-        let cuts = Arc::new(Mutex::new(Cuts { due: cuts, done: 0 }));
+        let cuts = Arc::new(Mutex::new(Cuts { due: cuts, ..Cuts::default() }));
         let task = tokio::spawn(accept(listener, upstream, Arc::clone(&cuts)));
         Ok(Self { base, cuts, task })
     }
@@ -47,6 +50,11 @@ impl Proxy {
     /// The number of cuts so far.
     pub fn cuts(&self) -> usize {
         self.cuts.lock().expect("a forwarder panicked").done
+    }
+
+    /// What clients sent so far, of all connections in the order in which it came.
+    pub fn sent(&self) -> String {
+        String::from_utf8_lossy(&self.cuts.lock().expect("a forwarder panicked").sent).into_owned()
     }
 }
 
@@ -73,11 +81,25 @@ async fn accept(listener: TcpListener, upstream: String, cuts: Arc<Mutex<Cuts>>)
 
 /// Forwards both ways until either end closes or the connection is cut. Then both sockets close.
 async fn forward(client: TcpStream, server: TcpStream, cuts: &Mutex<Cuts>) {
-    let (mut from_client, to_client) = client.into_split();
-    let (from_server, mut to_server) = server.into_split();
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
     tokio::select! {
-        _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+        () = forth(from_client, to_server, cuts) => {}
         () = back(from_server, to_client, cuts) => {}
+    }
+}
+
+/// Forwards and records the bytes of the client.
+async fn forth(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cuts: &Mutex<Cuts>) {
+    let mut piece = vec![0; 64 << 10];
+    while let Ok(length) = from.read(&mut piece).await {
+        if length == 0 {
+            return;
+        }
+        cuts.lock().expect("a forwarder panicked").sent.extend_from_slice(&piece[..length]);
+        if to.write_all(&piece[..length]).await.is_err() {
+            return;
+        }
     }
 }
 
