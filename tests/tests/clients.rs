@@ -1,13 +1,15 @@
 //! Widely used clients against one node: the TypeScript SDK (1.x and 2.x) and the Python SDK (1.x
 //! and 2.x), unchanged. The tests of rmcp's client are in another file.
 //!
-//! All four clients run every scenario, against the fixture in process and as a program.
+//! All four clients run every scenario, against the fixture in process and as a program, and the first
+//! ones also against the fixture over HTTP, alone and in a catalog.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::http_servers::{HttpServer, Kind};
 use tests::program::{Program, Seen};
 use tests::proxy::{Cut, Proxy};
-use tests::{Node, Setup};
+use tests::{Node, Setup, tools};
 
 const ALL: [Program; 4] =
     [Program::TypeScript1, Program::TypeScript2, Program::Python1, Program::Python2];
@@ -15,25 +17,38 @@ const ALL: [Program; 4] =
 // holds: RPC-07, RPC-10, VER-01
 #[tokio::test]
 async fn every_client_takes_the_tour() -> Result<()> {
-    everywhere("tour", async |program, seen| {
-        let connected = seen.one("connected")?;
-        ensure!(connected["revision"] == "2025-11-25", "{connected}");
-        let tools = seen.one("tools")?["names"].as_array().context("no names")?;
-        ensure!(tools[0] == "test_simple_text" && tools.len() > 10, "{tools:?}");
-        let resources = seen.one("resources")?["uris"].as_array().context("no uris")?;
-        ensure!(resources.contains(&json!("test://static-text")), "{resources:?}");
-        let prompts = seen.one("prompts")?["names"].as_array().context("no names")?;
-        ensure!(prompts.contains(&json!("test_simple_prompt")), "{prompts:?}");
-        let read = &seen.one("read")?["text"];
-        ensure!(read == "This is the content of the static text resource.", "{read}");
-        ensure!(seen.one("prompt")?["text"] == "This is a simple prompt for testing.");
-        let result = &seen.one("result")?["text"];
-        ensure!(result == "This is a simple text response for testing.", "{result}");
-        seen.one("pong")?;
-        ensure!(seen.one("error")?["code"] == -32602, "{program:?}: {seen:?}");
-        seen.one("terminated").map(drop)
-    })
-    .await
+    everywhere("tour", async |_, seen| toured(seen)).await
+}
+
+// holds: RPC-07, RPC-10, PRG-01, ELI-01
+#[tokio::test]
+async fn every_client_uses_a_server_over_http_and_a_catalog() -> Result<()> {
+    let upstream = Node::start(&Setup::demo())?;
+    let real = HttpServer::start(Kind::Everything).await?;
+    let kinds = [
+        ("http", Setup::in_front_of(&upstream.demo())),
+        ("catalog", catalog(&upstream.demo(), &real.url())),
+    ];
+    for (kind, setup) in kinds {
+        let node = Node::start(&setup)?;
+        every_client(kind, &node, "tour", &async |_, seen| toured(seen)).await?;
+        every_client(kind, &node, "elicitation", &async |_, seen| elicited(seen)).await?;
+        every_client(kind, &node, "count", &async |_, seen| counted(seen, &Value::Null)).await?;
+    }
+    Ok(())
+}
+
+/// The fixture over HTTP, whose names have no prefix, the fixture as a program, and a server from npm.
+fn catalog(fixture: &str, real: &str) -> Setup {
+    let program = tools::built("everything").display().to_string();
+    let networks = "allow_networks = [\"127.0.0.0/8\"]";
+    Setup::config(format!(
+        "[tenants.demo]\nauth = \"open\"\n\
+         [tenants.demo.backends.far]\nkind = \"http\"\nurl = \"{fixture}\"\n{networks}\n\
+         prefix = \"\"\n\
+         [tenants.demo.backends.prog]\nkind = \"stdio\"\ncommand = {program:?}\n\
+         [tenants.demo.backends.real]\nkind = \"http\"\nurl = \"{real}\"\n{networks}\n"
+    ))
 }
 
 // holds: PRG-01, PRG-02
@@ -69,15 +84,7 @@ async fn every_client_lends_its_model() -> Result<()> {
 // holds: ELI-01, ELI-03
 #[tokio::test]
 async fn every_client_asks_its_user() -> Result<()> {
-    everywhere("elicitation", async |_, seen| {
-        let asked = seen.one("asked")?;
-        ensure!(asked["message"] == "Who are you?", "{asked}");
-        ensure!(asked["schema"]["required"] == json!(["username", "email"]), "{asked}");
-        let text = seen.one("result")?["text"].as_str().context("no text")?;
-        ensure!(text.contains("accept") && text.contains("ada@example.com"), "{text}");
-        Ok(())
-    })
-    .await
+    everywhere("elicitation", async |_, seen| elicited(seen)).await
 }
 
 // holds: CAN-01, CAN-04
@@ -147,14 +154,53 @@ async fn everywhere(
     judge: impl AsyncFn(Program, &Seen) -> Result<()>,
 ) -> Result<()> {
     for (kind, setup) in [("native", Setup::demo()), ("stdio", Setup::fixture())] {
-        let node = Node::start(&setup)?;
-        let one = async |program: Program| {
-            let seen = program.play(&node.demo(), scenario).await?;
-            judge(program, &seen).await.with_context(|| format!("{program:?}, {kind}: {seen:?}"))
-        };
-        let [a, b, c, d] = ALL;
-        tokio::try_join!(one(a), one(b), one(c), one(d))?;
+        every_client(kind, &Node::start(&setup)?, scenario, &judge).await?;
     }
+    Ok(())
+}
+
+/// Runs a scenario with every client at one node.
+async fn every_client(
+    kind: &str,
+    node: &Node,
+    scenario: &str,
+    judge: &impl AsyncFn(Program, &Seen) -> Result<()>,
+) -> Result<()> {
+    let one = async |program: Program| {
+        let seen = program.play(&node.demo(), scenario).await?;
+        judge(program, &seen).await.with_context(|| format!("{program:?}, {kind}: {seen:?}"))
+    };
+    let [a, b, c, d] = ALL;
+    tokio::try_join!(one(a), one(b), one(c), one(d)).map(drop)
+}
+
+/// What the scenario `tour` shows.
+fn toured(seen: &Seen) -> Result<()> {
+    let connected = seen.one("connected")?;
+    ensure!(connected["revision"] == "2025-11-25", "{connected}");
+    let tools = seen.one("tools")?["names"].as_array().context("no names")?;
+    ensure!(tools[0] == "test_simple_text" && tools.len() > 10, "{tools:?}");
+    let resources = seen.one("resources")?["uris"].as_array().context("no uris")?;
+    ensure!(resources.contains(&json!("test://static-text")), "{resources:?}");
+    let prompts = seen.one("prompts")?["names"].as_array().context("no names")?;
+    ensure!(prompts.contains(&json!("test_simple_prompt")), "{prompts:?}");
+    let read = &seen.one("read")?["text"];
+    ensure!(read == "This is the content of the static text resource.", "{read}");
+    ensure!(seen.one("prompt")?["text"] == "This is a simple prompt for testing.");
+    let result = &seen.one("result")?["text"];
+    ensure!(result == "This is a simple text response for testing.", "{result}");
+    seen.one("pong")?;
+    ensure!(seen.one("error")?["code"] == -32602, "{seen:?}");
+    seen.one("terminated").map(drop)
+}
+
+/// What the scenario `elicitation` shows.
+fn elicited(seen: &Seen) -> Result<()> {
+    let asked = seen.one("asked")?;
+    ensure!(asked["message"] == "Who are you?", "{asked}");
+    ensure!(asked["schema"]["required"] == json!(["username", "email"]), "{asked}");
+    let text = seen.one("result")?["text"].as_str().context("no text")?;
+    ensure!(text.contains("accept") && text.contains("ada@example.com"), "{text}");
     Ok(())
 }
 

@@ -1,5 +1,6 @@
-//! Frameworks and clients of other projects, unchanged, with three tenants of one node and of three
-//! nodes behind nginx: the built-in demo, a server from npm, and a server of a few lines.
+//! Frameworks and clients of other projects, unchanged, with three servers: the built-in demo, a server from
+//! npm, and a server of a few lines. They are three tenants of one node and of three nodes behind nginx, three
+//! tenants whose servers are reached over HTTP, and one catalog of servers over HTTP and programs.
 //!
 //! Each lists tools, calls one, calls one fifty times at the same time, and gets a result of a
 //! megabyte, a tool's error, progress, resources and prompts, as far as it has these. `tests/setup
@@ -12,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tests::deployment::Plan;
+use tests::http_servers::{HttpServer, Kind};
 use tests::program::Seen;
 use tests::{Node, Setup, tools};
 use tokio::process::Command;
@@ -69,13 +71,88 @@ const ALL: [Framework; 14] = [
 #[tokio::test]
 async fn long_every_framework_uses_three_tenants_of_one_node() -> Result<()> {
     let node = Node::start(&Setup::config(settings()))?;
-    every_framework(&|tenant| node.mcp(tenant)).await
+    every_framework(&Servers::tenants(|tenant| node.mcp(tenant))).await
 }
 
 #[tokio::test]
 async fn long_every_framework_uses_three_tenants_of_three_nodes() -> Result<()> {
     let cluster = Plan::demo().config(settings()).start().await?;
-    every_framework(&|tenant| cluster.mcp(tenant)).await.with_context(|| cluster.tails(20))
+    let servers = Servers::tenants(|tenant| cluster.mcp(tenant));
+    every_framework(&servers).await.with_context(|| cluster.tails(20))
+}
+
+#[tokio::test]
+async fn long_every_framework_uses_three_servers_over_http() -> Result<()> {
+    let upstream = Node::start(&Setup::config(settings()))?;
+    let real = HttpServer::start(Kind::Everything).await?;
+    let urls =
+        [("demo", upstream.demo()), ("everything", real.url()), ("plain", upstream.mcp("plain"))];
+    let tenants = urls.iter().map(|(name, url)| {
+        format!(
+            "[tenants.{name}]\nauth = 'open'\n{}",
+            over_http(&format!("{name}.backends.main"), url)
+        )
+    });
+    let node = Node::start(&Setup::config(tenants.collect::<String>()))?;
+    every_framework(&Servers::tenants(|tenant| node.mcp(tenant))).await
+}
+
+#[tokio::test]
+async fn long_every_framework_uses_a_catalog_of_servers_over_http_and_programs() -> Result<()> {
+    let upstream = Node::start(&Setup::demo())?;
+    let real = HttpServer::start_all().await?;
+    let plain = tools::root().join("tests/servers/plain.py");
+    let mut settings = format!(
+        "[tenants.all]
+         auth = 'open'
+         [tenants.all.backends.plain]
+         kind = 'stdio'
+         command = 'python3'
+         args = [{plain:?}]
+         [tenants.all.backends.time]
+         kind = 'stdio'
+         command = {:?}
+         args = ['-m', 'mcp_server_time']
+        ",
+        tools::python("py2"),
+    );
+    settings += &over_http("all.backends.demo", &upstream.demo());
+    for (kind, server) in Kind::ALL.iter().zip(&real) {
+        settings += &over_http(&format!("all.backends.{}", kind.name()), &server.url());
+    }
+    let node = Node::start(&Setup::config(settings))?;
+    every_framework(&Servers::catalog(&node.mcp("all"))).await.with_context(|| node.output())
+}
+
+/// The table of a backend over HTTP.
+fn over_http(table: &str, url: &str) -> String {
+    format!("[tenants.{table}]\nkind = 'http'\nurl = '{url}'\nallow_networks = ['127.0.0.0/8']\n")
+}
+
+/// Where the three servers are, and how their tools and prompts are called.
+struct Servers {
+    urls: [String; 3],
+    is_catalog: bool,
+}
+
+/// The names of the three servers.
+const NAMES: [&str; 3] = ["demo", "everything", "plain"];
+
+impl Servers {
+    /// Each is the only server of a tenant.
+    fn tenants(url: impl Fn(&str) -> String) -> Self {
+        Self { urls: NAMES.map(url), is_catalog: false }
+    }
+
+    /// All are behind one endpoint, with their names as prefixes.
+    fn catalog(url: &str) -> Self {
+        Self { urls: NAMES.map(|_| url.to_owned()), is_catalog: true }
+    }
+
+    /// The name that a tool or prompt of a server has for clients.
+    fn named(&self, server: &str, name: &str) -> String {
+        if self.is_catalog { format!("{server}__{name}") } else { name.to_owned() }
+    }
 }
 
 /// The settings file of a node with the three tenants.
@@ -106,44 +183,50 @@ fn settings() -> String {
     )
 }
 
-/// What the scenario asks of each tenant.
-fn tenants(url: &dyn Fn(&str) -> String) -> Value {
+/// What the scenario asks of each server.
+fn tenants(servers: &Servers) -> Value {
+    let [demo, everything, plain] = &servers.urls;
+    let of = |server: &'static str| move |name: &str| servers.named(server, name);
+    let (of_demo, of_everything, of_plain) = (of("demo"), of("everything"), of("plain"));
     json!([
         {
             "name": "demo",
-            "url": url("demo"),
-            "call": {"tool": "test_simple_text", "arguments": {}},
-            "many": {"tool": "rh_count", "number": "n", "arguments": {"interval_ms": 1}},
-            "big": {"tool": "rh_big", "arguments": {"bytes": BIG}},
-            "error": {"tool": "test_error_handling", "arguments": {}},
-            "progress": {"tool": "rh_count", "arguments": {"n": 10, "interval_ms": 30}},
+            "url": demo,
+            "call": {"tool": of_demo("test_simple_text"), "arguments": {}},
+            "many": {"tool": of_demo("rh_count"), "number": "n", "arguments": {"interval_ms": 1}},
+            "big": {"tool": of_demo("rh_big"), "arguments": {"bytes": BIG}},
+            "error": {"tool": of_demo("test_error_handling"), "arguments": {}},
+            "progress": {"tool": of_demo("rh_count"), "arguments": {"n": 10, "interval_ms": 30}},
             "resource": "test://static-text",
-            "prompt": "test_simple_prompt",
+            "prompt": of_demo("test_simple_prompt"),
         },
         {
             "name": "everything",
-            "url": url("everything"),
-            "call": {"tool": "get-sum", "arguments": {"a": 2, "b": 40}},
-            "error": {"tool": "get-resource-reference", "arguments": {"resourceId": 0}},
+            "url": everything,
+            "call": {"tool": of_everything("get-sum"), "arguments": {"a": 2, "b": 40}},
+            "error": {
+                "tool": of_everything("get-resource-reference"),
+                "arguments": {"resourceId": 0},
+            },
             "progress": {
-                "tool": "trigger-long-running-operation",
+                "tool": of_everything("trigger-long-running-operation"),
                 "arguments": {"duration": 1, "steps": 4},
             },
             "resource": "demo://resource/dynamic/text/1",
-            "prompt": "simple-prompt",
+            "prompt": of_everything("simple-prompt"),
         },
         {
             "name": "plain",
-            "url": url("plain"),
-            "call": {"tool": "roots_heard", "arguments": {}},
-            "many": {"tool": "roots_heard", "number": null, "arguments": {}},
+            "url": plain,
+            "call": {"tool": of_plain("roots_heard"), "arguments": {}},
+            "many": {"tool": of_plain("roots_heard"), "number": null, "arguments": {}},
         },
     ])
 }
 
 /// Runs all frameworks, two at the same time, and reports every one that fails.
-async fn every_framework(url: &dyn Fn(&str) -> String) -> Result<()> {
-    let tenants = tenants(url).to_string();
+async fn every_framework(servers: &Servers) -> Result<()> {
+    let tenants = tenants(servers).to_string();
     let only = std::env::var("FRAMEWORK").ok();
     let mut wanted = ALL.iter().filter(|it| only.as_ref().is_none_or(|only| only == it.name));
     let mut failures = Vec::new();
@@ -151,11 +234,11 @@ async fn every_framework(url: &dyn Fn(&str) -> String) -> Result<()> {
         let other = wanted.next();
         let other = async {
             match other {
-                Some(other) => check(other, &tenants).await,
+                Some(other) => check(other, servers, &tenants).await,
                 None => Ok(()),
             }
         };
-        let (one, other) = tokio::join!(check(one, &tenants), other);
+        let (one, other) = tokio::join!(check(one, servers, &tenants), other);
         failures.extend(one.err().into_iter().chain(other.err()));
     }
     let told: Vec<String> = failures.iter().map(|failure| format!("{failure:?}")).collect();
@@ -163,9 +246,10 @@ async fn every_framework(url: &dyn Fn(&str) -> String) -> Result<()> {
     Ok(())
 }
 
-async fn check(framework: &Framework, tenants: &str) -> Result<()> {
+async fn check(framework: &Framework, servers: &Servers, tenants: &str) -> Result<()> {
     let seen = play(framework, tenants).await.with_context(|| framework.name)?;
-    judge(framework, &seen).with_context(|| format!("{}: {:?}", framework.name, short(&seen)))
+    judge(framework, servers, &seen)
+        .with_context(|| format!("{}: {:?}", framework.name, short(&seen)))
 }
 
 /// Runs the scenario, and returns the lines it printed.
@@ -201,7 +285,7 @@ fn short(seen: &Seen) -> Vec<String> {
     seen.0.iter().map(|line| line.to_string().chars().take(300).collect()).collect()
 }
 
-fn judge(framework: &Framework, seen: &Seen) -> Result<()> {
+fn judge(framework: &Framework, servers: &Servers, seen: &Seen) -> Result<()> {
     let of = |kind: &str, tenant: &str| -> Result<Value> {
         let mut lines = seen.all(kind).into_iter().filter(|line| line["tenant"] == tenant);
         let line = lines.next().with_context(|| format!("no {kind} of {tenant}"))?;
@@ -217,9 +301,9 @@ fn judge(framework: &Framework, seen: &Seen) -> Result<()> {
         ensure!(found, "{kind} of {tenant} without {due:?}");
         anyhow::Ok(())
     };
-    contains("tools", "names", "demo", "rh_count")?;
-    contains("tools", "names", "everything", "get-sum")?;
-    contains("tools", "names", "plain", "plain")?;
+    contains("tools", "names", "demo", &servers.named("demo", "rh_count"))?;
+    contains("tools", "names", "everything", &servers.named("everything", "get-sum"))?;
+    contains("tools", "names", "plain", &servers.named("plain", "plain"))?;
     contains("call", "text", "demo", "This is a simple text response for testing.")?;
     contains("call", "text", "everything", "42")?;
     contains("call", "text", "plain", "0")?;
@@ -261,8 +345,8 @@ fn judge(framework: &Framework, seen: &Seen) -> Result<()> {
         contains("read", "text", "everything", "Resource 1")?;
     }
     if has("prompts") {
-        contains("prompts", "names", "demo", "test_simple_prompt")?;
-        contains("prompts", "names", "everything", "simple-prompt")?;
+        contains("prompts", "names", "demo", &servers.named("demo", "test_simple_prompt"))?;
+        contains("prompts", "names", "everything", &servers.named("everything", "simple-prompt"))?;
     }
     if has("prompt") {
         contains("prompt", "text", "demo", "This is a simple prompt for testing.")?;
