@@ -40,11 +40,23 @@ pub struct Load {
 impl Load {
     /// Starts this number of clients. Each has one session at a time.
     pub fn start(clients: u64, seed: u64, balancer: &Arc<Balancer>, history: &History) -> Self {
+        Self::start_at(ONE, clients, seed, balancer, history)
+    }
+
+    /// As [`Load::start`], with the tools of these servers.
+    pub fn start_at(
+        servers: Servers,
+        clients: u64,
+        seed: u64,
+        balancer: &Arc<Balancer>,
+        history: &History,
+    ) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for number in 0..clients {
             let load_client = LoadClient {
                 name: format!("c{number}"),
+                servers,
                 client: Client::new("", REVISIONS[0]),
                 listener: None,
                 is_quiet: false,
@@ -69,9 +81,22 @@ impl Load {
     }
 }
 
+/// The tools that clients call.
+#[derive(Clone, Copy, Debug)]
+pub struct Servers {
+    /// What stands before the names of the tools of each server.
+    pub prefixes: &'static [&'static str],
+    /// Whether clients call a tool whose server then reports one change of its list for each call.
+    pub report_changes: bool,
+}
+
+/// One server, without a prefix.
+const ONE: Servers = Servers { prefixes: &[""], report_changes: true };
+
 /// One client.
 struct LoadClient {
     name: String,
+    servers: Servers,
     client: Client,
     listener: Option<JoinHandle<()>>,
     is_quiet: bool,
@@ -116,7 +141,7 @@ impl LoadClient {
                     self.call(asks, 3).await;
                 }
                 87..=90 => self.set_level().await,
-                91..=94 => self.toggle().await,
+                91..=94 if self.servers.report_changes => self.toggle().await,
                 95..=97 => self.cancel().await,
                 98..=99 => self.leave().await,
                 _ => self.call(0, 0).await,
@@ -201,6 +226,7 @@ impl LoadClient {
         };
         let status = match sent {
             Ok(Err(error)) if is_down(&error) => return,
+            Ok(Ok(response)) if response.status() == 502 => None,
             Ok(Ok(response)) => Some(response.status().as_u16()),
             Ok(Err(_)) | Err(_) => None,
         };
@@ -244,6 +270,10 @@ impl LoadClient {
 
     fn recorded(&mut self, tool: &str, asks: u64, n: u64, interval_ms: u64) -> (Key, Value) {
         let key = self.key();
+        let tool = match self.servers.prefixes {
+            [prefix] => format!("{prefix}{tool}"),
+            prefixes => format!("{}{tool}", self.chance.pick(prefixes)),
+        };
         let arguments = json!({ "key": key, "asks": asks, "n": n, "interval_ms": interval_ms });
         let meta = json!({ "progressToken": key });
         let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
@@ -539,6 +569,8 @@ async fn ask(
             request = request.header("Last-Event-ID", id);
         }
         match timeout(PATIENCE, request.send()).await {
+            // A balancer that has lost the node. Nothing of an answer has come from it.
+            Ok(Ok(response)) if response.status() == 502 => break,
             Ok(Ok(response)) => return Ok((node, response)),
             Ok(Err(error)) if error.is_connect() => sleep(Duration::from_millis(10)).await,
             Ok(Err(_)) | Err(_) => break,

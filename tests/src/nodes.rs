@@ -25,6 +25,11 @@ pub struct Balancer {
 }
 
 impl Balancer {
+    /// The endpoint of a real balancer, which is the only node here.
+    pub fn real(url: String) -> Self {
+        Self { urls: vec![url], up: vec![AtomicBool::new(true)], turn: AtomicUsize::new(0) }
+    }
+
     /// The next node that is not known to be down.
     pub fn next(&self) -> usize {
         let mut turn = 0;

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use self::faults::Faults;
+pub use self::faults::{SERVER_BACK, SERVER_ENDS};
 use self::request_rules::RequestRules;
 use super::{Asked, Content, Entry, Key, What};
 

@@ -1,5 +1,6 @@
-//! The permitted observations after the link between two running nodes broke.
+//! The permitted observations after the link between two running nodes broke, or a server of a catalog ended.
 
+use super::super::SERVER_ENDS;
 use super::*;
 
 #[test]
@@ -71,4 +72,24 @@ fn an_error_may_come_where_a_stopped_node_ran_again_and_had_not_read_the_end_of_
     let mut late = stop(1_500);
     pass(&mut late, 2, 400);
     check_entries(&late, &["error"]);
+}
+
+/// A call ends in an error with this text, before or while a server of a catalog ends.
+fn failed_with(text: &str, meanwhile: impl IntoIterator<Item = What>) -> Vec<What> {
+    let mut lines = vec![sent("a"), progress("1.x-2", 1), ran("a", 9)];
+    lines.extend(meanwhile);
+    let (on, of) = ("a".into(), "a".into());
+    let (id, text) = (Some("1.x-3".into()), text.into());
+    lines.push(What::FinalResponse { on, id, of, is_error: true, text });
+    lines
+}
+
+#[test]
+fn an_error_of_a_server_that_ended_names_it_and_its_call_still_runs_once() {
+    let ends = || What::Fault { node: None, what: SERVER_ENDS, process: 0 };
+    let named = "the server `prog` ended while it worked on this";
+    check(failed_with(named, [ends()]), &[]);
+    check(failed_with(named, []), &["error"]);
+    check(failed_with("it failed", [ends()]), &["error"]);
+    check(failed_with(named, [ends(), ran("a", 10)]), &["ran twice"]);
 }

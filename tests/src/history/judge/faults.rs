@@ -34,8 +34,19 @@ const SILENT_MIN_MS: u64 = 600;
 /// A call that it forwards before is lost.
 const READS_END_MS: u64 = 300;
 
+/// How long after it was killed or started again a server may have no process for a session, in
+/// milliseconds: a server over HTTP may be found unreachable 5 times, and is tried again 1 s later; a program is
+/// started again after 1 s.
+const SERVER_BACK_MS: u64 = 4_000;
+
 /// The maximum age of writes that a failover loses, in milliseconds.
 const FORGOTTEN_MS: u64 = 5_000;
+
+/// The fault of a process of a server of a catalog that is killed.
+pub const SERVER_ENDS: &str = "a server ends";
+
+/// A server of a catalog that was killed listens again.
+pub const SERVER_BACK: &str = "a server is back";
 
 /// The kind of a fault of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +76,8 @@ pub(super) struct Faults {
     failovers: Vec<u64>,
     /// Links between running nodes broke: the times at which they still took calls.
     partitions: Vec<RangeInclusive<u64>>,
+    /// The times in which servers of a catalog may be away.
+    servers_away: Vec<RangeInclusive<u64>>,
     /// The processes of all nodes.
     processes: Vec<u32>,
 }
@@ -85,6 +98,9 @@ impl Faults {
             }
             if what == "partition" || what == "is not heard" {
                 faults.partitions.push(at..=at + SILENT_MS);
+            }
+            if what == SERVER_ENDS || what == SERVER_BACK {
+                faults.servers_away.push(at..=at + SERVER_BACK_MS);
             }
             let Some(node) = node else { continue };
             let strike = |kind, until| Strike { node, process, kind, from: at, until };
@@ -145,6 +161,11 @@ impl Faults {
     /// whether the owner began with the request.
     pub(super) fn lost_link(&self, from: u64, to: u64) -> bool {
         self.partitions.iter().any(|took| from <= *took.end() && to >= *took.start())
+    }
+
+    /// Was a server of a catalog away between two times? Then the error of a call of it names it.
+    pub(super) fn lost_server(&self, from: u64, to: u64) -> bool {
+        self.servers_away.iter().any(|away| from <= *away.end() && to >= *away.start())
     }
 
     /// Did a failover lose the writes of an owner around this time, and did the owner have a fault

@@ -146,8 +146,8 @@ impl RequestRules<'_> {
     }
 
     /// An error is a final response only if a result was not promised: the owner had a fault, or
-    /// its link broke, while it worked on a call that may not be run again, or a bound was
-    /// reached.
+    /// its link broke, while it worked on a call that may not be run again, its server was away, or a
+    /// bound was reached.
     fn errors(&self, found: &mut Vec<Violation>) {
         let (mut begun, mut has_asked) = (self.request.sent, self.request.asked.asks);
         // If the client has an event of a stream, it can resume the stream after it.
@@ -164,7 +164,11 @@ impl RequestRules<'_> {
                     let was_lost = self.faults.lost_owner(self.owners, self.request.sent, entry.at);
                     let was_cut_off =
                         !has_event && self.faults.lost_link(self.request.sent, entry.at);
+                    let lost_server = self.request.asked.is_recorded
+                        && ["the server `", "upstream server"].iter().any(|it| text.contains(it))
+                        && self.faults.lost_server(self.request.sent, entry.at);
                     let is_allowed = ((was_lost || was_cut_off) && !may_rerun)
+                        || lost_server
                         || entry.at - begun >= HOLD_MS
                         || self.faults.forgot(self.request.sent);
                     if !is_allowed {
