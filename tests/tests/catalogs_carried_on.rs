@@ -161,7 +161,8 @@ async fn updates_of_a_server_come_once_while_owners_are_killed() -> Result<()> {
     let mut listening = client.listen().await?;
     let next = async |listening: &mut Events| -> Result<Value> {
         loop {
-            let (_, message) = listening.message().await?.context("the stream ended")?;
+            let message = tokio::time::timeout(PATIENCE, listening.message());
+            let (_, message) = message.await.context("no update")??.context("the stream ended")?;
             // The program begins anew, so its lists may have changed.
             let method = message["method"].as_str().unwrap_or_default();
             if !method.ends_with("list_changed") {
