@@ -81,18 +81,22 @@ pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     Ok(started)
 }
 
-/// A server that runs already: the URL of each node and `pid=` for each process, separated by
-/// commas.
+/// A server that runs already: the URL of each node, `neighbour=` and the URL of another tenant there,
+/// and `pid=` for each process, separated by commas.
 pub(crate) fn running(words: &str) -> anyhow::Result<Target> {
-    let mut pids = Vec::new();
+    let (mut pids, mut neighbours) = (Vec::new(), Vec::new());
     let mut target = target::nowhere(words);
     for word in words.split(',') {
-        match word.strip_prefix("pid=") {
-            Some(pid) => pids.push(pid.parse().context("`pid=` is followed by a number")?),
-            None => target.endpoints.push(Endpoint::parse(word)?),
+        match word.split_once('=') {
+            Some(("pid", pid)) => pids.push(pid.parse().context("`pid=` is followed by a number")?),
+            Some(("neighbour", url)) => neighbours.push(Endpoint::parse(url)?),
+            _ => target.endpoints.push(Endpoint::parse(word)?),
         }
     }
     target.processes = Processes::of(pids);
+    if !neighbours.is_empty() {
+        target.neighbour = Some(Box::new(Target { endpoints: neighbours, ..target.clone() }));
+    }
     Ok(target)
 }
 

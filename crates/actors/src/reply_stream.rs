@@ -93,6 +93,11 @@ impl ReplyStream {
         if bytes < GRANULE_BYTES { None } else { charge(bytes, &self.routed.share()) }
     }
 
+    /// The name of the tenant.
+    pub fn tenant(&self) -> &Arc<str> {
+        self.routed.tenant()
+    }
+
     fn start_keep_alive(&mut self) {
         self.keep_alive = Some(Box::new(KeepAliveTimer::new(self.keepalive_secs)));
     }

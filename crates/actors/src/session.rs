@@ -13,6 +13,8 @@ mod life;
 mod link_state;
 mod local_reply;
 mod log_writer;
+mod long_step;
+mod machine;
 mod message;
 mod pump;
 mod record;

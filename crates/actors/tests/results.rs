@@ -1,13 +1,14 @@
 //! Results that are large, that arrive while the store refuses writes, or whose connection is lost:
 //! each reaches its client, or an error that names the bound does.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::support::lossy_store::LossyStore;
 use crate::support::nodes::Common;
-use crate::support::{LARGE, Script, World, messages, receive_all, text, wait_until};
+use crate::support::{LARGE, MEDIUM_BYTES, Script, World, messages, receive_all, text, wait_until};
 use actors::{Answer, Frame, ReplyEvent, ReplyStream, Settings};
 use store::Store;
 use tokio::time::{Instant, timeout};
@@ -54,13 +55,15 @@ fn final_response(events: &[ReplyEvent]) -> String {
 
 #[actix_rt::test]
 async fn a_large_result_arrives_on_its_stream_and_again_after_a_break() {
-    tokio::time::pause();
     for revision in ["2025-06-18", "2025-11-25"] {
+        tokio::time::pause();
         let world = World::new();
         let caller = world.session_in(revision).await;
         let mut replies = world.call(&caller, 1, "large");
         let head =
             receive_until(&mut replies, |events| matches!(events, ReplyEvent::Open { .. })).await;
+        // Another thread handles the result, for which a paused clock does not wait.
+        tokio::time::resume();
         world.script.gate.notify_one();
         let events = receive_all(replies).await;
         let sent = messages(&events);
@@ -151,4 +154,31 @@ async fn an_owner_that_stalls_replies_with_the_stored_answer_to_a_repeated_reque
         assert!(last.contains("\"late\":true"), "{last}");
         assert_eq!(owner.script.calls.load(Ordering::SeqCst), calls, "it ran once");
     }
+}
+
+#[actix_rt::test]
+async fn a_long_message_is_handled_beside_the_calls_of_other_sessions() {
+    let world = World::new();
+    let (long, short) = (world.session().await, world.session().await);
+    // Each thread for long messages has other work until the test ends it.
+    let (held, holds): (Vec<_>, Vec<_>) =
+        (0..available_parallelism().map_or(1, usize::from)).map(|_| mpsc::channel::<()>()).unzip();
+    let (begun, has_begun) = mpsc::channel();
+    let busy = |hold: mpsc::Receiver<()>| {
+        let begun = begun.clone();
+        fairness::compute(&"busy".into(), move || {
+            begun.send(()).expect("the test waits");
+            hold.recv().expect_err("nothing is sent");
+        })
+    };
+    let busy: Vec<_> = holds.into_iter().map(busy).collect();
+    busy.iter().for_each(|_| has_begun.recv().expect("the thread begins"));
+
+    let mut replies = world.call(&long, 1, "medium");
+    let answered = receive_all(world.call(&short, 2, "any")).await;
+    assert!(final_response(&answered).contains("ok"));
+    let early = timeout(Duration::from_millis(100), replies.next()).await;
+    assert!(early.is_err(), "it was handled on the worker: {early:?}");
+    drop(held);
+    assert!(final_response(&receive_all(replies).await).len() > MEDIUM_BYTES);
 }

@@ -21,10 +21,15 @@ pub struct HttpBackend {
 }
 
 impl HttpBackend {
-    /// Creates a backend with these settings, or says everything that is wrong with them. `name` is for
-    /// logs only. Opens no connection.
-    pub fn new(name: impl Into<String>, settings: &HttpSettings) -> Result<Self, Vec<String>> {
-        Ok(Self { client: upstream::Client::new(name, settings)?, links: Arc::new(()) })
+    /// Creates a backend of a tenant with these settings, or says everything that is wrong with them.
+    /// `name` is for logs only. Opens no connection.
+    pub fn new(
+        tenant: &str,
+        name: impl Into<String>,
+        settings: &HttpSettings,
+    ) -> Result<Self, Vec<String>> {
+        let client = upstream::Client::new(tenant, name, settings)?;
+        Ok(Self { client, links: Arc::new(()) })
     }
 }
 
@@ -105,7 +110,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
         settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
-        let backend = Arc::new(HttpBackend::new("a/b", &settings).unwrap());
+        let backend = Arc::new(HttpBackend::new("a", "a/b", &settings).unwrap());
         let backends = Backends::new([("a".into(), Arc::clone(&backend) as Arc<dyn Backend>)]);
         let mut link = backend.open(&SessionId::parse("s").unwrap());
         let initialize = Request::new(RequestId::from(1), Method::Initialize, Some(b"{}"));

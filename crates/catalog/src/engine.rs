@@ -9,11 +9,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use backends::{Backend, Engine, LatestTokens, Link, LinkEvent, SavedLink, SendError, ServerEnd};
+use budget::Share;
 use bytes::Bytes;
-use protocol::SessionId;
+use fairness::{Computing, compute};
+use protocol::{Listed, SessionId};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
+use crate::list::List;
 use crate::machine::{Carried, Effect, Event, Machine, Report};
 use crate::metrics::UNAVAILABLE;
 use crate::positions::{Positions, Read};
@@ -39,10 +42,12 @@ pub(crate) struct Fan {
     shared: Arc<Shared>,
     client: Client,
     end: ServerEnd,
-    /// `None` until the first poll.
+    /// `None` until the first poll, and while another thread steps it.
     machine: Option<Machine>,
     /// What a former owner's link has saved, and its requests in flight, until the first poll.
     carried: Option<Carried>,
+    /// A step with a long message, which another thread runs. Nothing else is handled meanwhile.
+    long_step: Option<LongStep>,
     servers: Vec<Server>,
     /// The server that is polled first: each in turn, so that none starves the others.
     next: usize,
@@ -57,6 +62,13 @@ pub(crate) struct Fan {
     is_outdated: bool,
     /// The link is down: no other node carries its servers on.
     is_over: bool,
+}
+
+/// A step of the machine on another thread.
+struct LongStep {
+    stepped: Computing<(Machine, Vec<Effect>)>,
+    /// How far the stream of its message was read.
+    read: Option<Read>,
 }
 
 /// One server of the session.
@@ -116,6 +128,7 @@ impl Fan {
             client,
             end,
             machine: None,
+            long_step: None,
             servers,
             carried: None,
             next: 0,
@@ -186,9 +199,9 @@ impl Fan {
                     self.events.push_back(LinkEvent::Message { message, about });
                 }
                 Effect::ListRead { child, listed, list } => {
-                    let list = self.shared.share(list, self.end.share().as_ref());
+                    let share = self.end.share();
                     if let Some(machine) = &mut self.machine {
-                        machine.share_list(child, listed, list);
+                        share_list(&self.shared, machine, share.as_ref(), child, listed, list);
                     }
                 }
                 Effect::Report(report) => {
@@ -236,6 +249,11 @@ impl Fan {
 
     fn step(&mut self, event: Event) {
         let (now, mut effects) = (self.now(), Vec::new());
+        if is_long_step(&event)
+            && let Some(machine) = self.machine.take()
+        {
+            return self.begin_long_step(now, machine, event);
+        }
         match &mut self.machine {
             Some(machine) => machine.step(now, event, &mut effects),
             None => {
@@ -246,6 +264,53 @@ impl Fan {
                 });
             }
         }
+        self.stepped(effects);
+    }
+
+    /// Steps the machine on another thread, and shares the lists that it reads there.
+    fn begin_long_step(&mut self, now: u64, mut machine: Machine, event: Event) {
+        let (shared, share) = (Arc::clone(&self.shared), self.end.share());
+        let tenant = Arc::clone(&self.shared.setup.name);
+        let stepped = compute(&tenant, move || {
+            let mut effects = Vec::new();
+            machine.step(now, event, &mut effects);
+            let mut left = Vec::new();
+            for effect in effects {
+                match effect {
+                    Effect::ListRead { child, listed, list } => {
+                        share_list(&shared, &mut machine, share.as_ref(), child, listed, list);
+                    }
+                    effect => left.push(effect),
+                }
+            }
+            (machine, left)
+        });
+        self.long_step = Some(LongStep { stepped, read: None });
+    }
+
+    /// Waits for the end of a step on another thread, if there is one.
+    fn poll_long_step(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(long_step) = &mut self.long_step else { return Poll::Ready(()) };
+        let Poll::Ready((machine, effects)) = Pin::new(&mut long_step.stepped).poll(context) else {
+            return Poll::Pending;
+        };
+        let read = self.long_step.take().and_then(|long_step| long_step.read);
+        self.machine = Some(machine);
+        self.stepped(effects);
+        self.note_read(read);
+        Poll::Ready(())
+    }
+
+    /// Notes how far a server's stream was read, once the step with its message is done.
+    fn note_read(&mut self, read: Option<Read>) {
+        if let Some(long_step) = &mut self.long_step {
+            long_step.read = read;
+        } else if let (Some(machine), Some(read)) = (&self.machine, read) {
+            self.positions.note_read(machine, &mut self.events, read);
+        }
+    }
+
+    fn stepped(&mut self, effects: Vec<Effect>) {
         self.perform(effects);
         if let Some(machine) = &self.machine {
             self.positions.release(machine, &mut self.events);
@@ -337,9 +402,26 @@ impl Fan {
     }
 }
 
+/// Whether a step with this event takes milliseconds.
+fn is_long_step(event: &Event) -> bool {
+    matches!(event, Event::ChildMessage { message, .. } if fairness::is_long(message.raw().len()))
+}
+
+/// Replaces a list that was read by the one that sessions share.
+fn share_list(
+    shared: &Shared,
+    machine: &mut Machine,
+    share: Option<&Share>,
+    child: usize,
+    listed: Listed,
+    list: Arc<List>,
+) {
+    machine.share_list(child, listed, shared.share(list, share));
+}
+
 impl Engine for Fan {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
-        if self.machine.is_none() {
+        if self.machine.is_none() && self.long_step.is_none() {
             self.step(Event::Time);
             return Poll::Ready(Some(LinkEvent::Up));
         }
@@ -347,13 +429,17 @@ impl Engine for Fan {
             if let Some(event) = self.events.pop_front() {
                 return Poll::Ready(Some(event));
             }
+            if self.poll_long_step(context).is_pending() {
+                return Poll::Pending;
+            }
+            if !self.events.is_empty() {
+                continue;
+            }
             if let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
                 self.step(Event::Session(message));
             } else if let Poll::Ready((event, read)) = self.poll_servers(context) {
                 self.step(event);
-                if let (Some(machine), Some(read)) = (&self.machine, read) {
-                    self.positions.note_read(machine, &mut self.events, read);
-                }
+                self.note_read(read);
             } else if self.poll_timer(context).is_ready() {
                 self.step(Event::Time);
             } else {

@@ -51,7 +51,7 @@ impl MessageBody for Body {
         Poll::Ready(match self.get_mut() {
             Self::Empty => None,
             Self::Events(events) => ready!(events.poll_chunk(context)),
-            Self::Whole(pieces) => pieces.next_piece().map(Ok),
+            Self::Whole(pieces) => ready!(pieces.poll_piece(context)).map(Ok),
             Self::Early { answer, .. } => {
                 let answer = std::mem::take(answer);
                 (!answer.is_empty()).then_some(Ok(answer))

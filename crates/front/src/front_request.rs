@@ -8,7 +8,8 @@ use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle, ReplyStream, RevocationsOfThread};
 use audit::Ticket;
 use bytes::Bytes;
-use protocol::{Body as Posted, SessionId, UpstreamTokens};
+use fairness::{compute, is_long};
+use protocol::{Body as Posted, Rejection, SessionId, UpstreamTokens};
 use tenants::{Scopes, Tenant, Tenants};
 use tokio::time::timeout;
 
@@ -85,6 +86,16 @@ impl<'a> FrontRequest<'a> {
             tokens: None,
             payload,
             connection,
+        }
+    }
+
+    /// Parses the body. A long one is scanned on another thread, so that it delays the calls of other
+    /// tenants little.
+    pub(crate) async fn parse(&self, raw: Bytes) -> Result<Posted, Rejection> {
+        let parse = |raw| protocol::parse(raw, &protocol::Limits::default());
+        match is_long(raw.len()) {
+            false => parse(raw),
+            true => compute(&self.tenant.name, move || parse(raw)).await,
         }
     }
 

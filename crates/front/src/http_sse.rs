@@ -65,7 +65,7 @@ pub(crate) async fn post(
     let session = session_in(request.query)?;
     request.exchange.of_session(&session);
     let raw = service.collect(request).await?;
-    let mut body = protocol::parse(raw.clone(), &protocol::Limits::default())?;
+    let mut body = request.parse(raw.clone()).await?;
     request.exchange.posted(&mut body, Some(&request.head.headers));
     // A status: the answer to a request goes to another connection.
     let body = service.within_limits(request, body).await?;

@@ -2,10 +2,15 @@
 //!
 //! The HTTP layer copies what it is given into the write buffer of the connection, also if the
 //! client reads nothing. So it gets a little at a time, and what it does not have yet is charged to
-//! the tenant.
+//! the tenant. To a client that reads fast the kernel takes all pieces at once, so those of a long message
+//! are passed on with permits.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use budget::{Held, in_granules};
 use bytes::Bytes;
+use fairness::{TickPermit, is_long};
 
 /// The maximum length of a piece. The HTTP layer asks for the next one when its write buffer has
 /// less than this.
@@ -17,12 +22,14 @@ pub(crate) struct Pieces {
     rest: Bytes,
     /// The rest, as charged to the tenant's share.
     held: Option<Held>,
+    /// The tenant and its next permit, for a long message.
+    permit: Option<Box<(Arc<str>, TickPermit)>>,
 }
 
 impl Pieces {
     /// Bytes that are charged to nothing.
     pub(crate) fn new(bytes: Bytes) -> Self {
-        Self { rest: bytes, held: None }
+        Self { rest: bytes, held: None, permit: None }
     }
 
     /// The same bytes. What `charge` returns for their number is given back as they are passed on.
@@ -31,11 +38,32 @@ impl Pieces {
         Self { held, ..self }
     }
 
+    /// The same bytes. If they are long, each piece waits for a permit of this tenant.
+    pub(crate) fn of_tenant(self, tenant: &Arc<str>) -> Self {
+        let is_long = is_long(self.rest.len());
+        Self {
+            permit: is_long.then(|| Box::new((Arc::clone(tenant), TickPermit::default()))),
+            ..self
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next piece; `None` after the last.
+    /// The next piece, once it may be passed on; `None` after the last.
+    pub(crate) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        if let Some(permit) = &mut self.permit {
+            let (tenant, permit) = &mut **permit;
+            ready!(permit.poll(tenant, context));
+        }
+        Poll::Ready(self.next_piece())
+    }
+
+    /// The next piece, without a permit.
     pub(crate) fn next_piece(&mut self) -> Option<Bytes> {
         let piece = match self.rest.len() {
             0 => return None,
@@ -53,6 +81,8 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use budget::Budget;
 
     use super::*;
@@ -82,5 +112,25 @@ mod tests {
             assert_eq!(share.used(), in_granules(length - passed));
         }
         assert_eq!((passed, share.used()), (length, 0));
+    }
+
+    #[actix_rt::test]
+    async fn long_messages_pass_on_one_piece_in_each_tick_and_short_ones_all() {
+        let tenant = "acme".into();
+        let of = |length: usize| Pieces::new(vec![b'x'; length].into()).of_tenant(&tenant);
+        let (mut long, mut other) = (of(fairness::LONG_BYTES + 1), of(fairness::LONG_BYTES + 1));
+        let mut short = of(fairness::LONG_BYTES);
+        poll_fn(|context| {
+            assert!(long.poll_piece(context).is_ready());
+            assert!(long.poll_piece(context).is_pending());
+            assert!(other.poll_piece(context).is_pending());
+            while let Poll::Ready(Some(_)) = short.poll_piece(context) {}
+            assert_eq!(short.len(), 0);
+            Poll::Ready(())
+        })
+        .await;
+        while poll_fn(|context| long.poll_piece(context)).await.is_some() {}
+        while poll_fn(|context| other.poll_piece(context)).await.is_some() {}
+        assert_eq!((long.len(), other.len()), (0, 0));
     }
 }

@@ -5,7 +5,7 @@
 //! HTTP layer drops the body, and with it the reply stream: the session then detects the
 //! disconnect.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use actors::{Frame, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
@@ -98,7 +98,7 @@ impl SseBody {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Broken>>> {
-        if let Some(piece) = self.long.next_piece() {
+        if let Some(piece) = ready!(self.long.poll_piece(context)) {
             return Poll::Ready(Some(Ok(piece)));
         }
         let within = self.exchange.enter_span();
@@ -111,8 +111,9 @@ impl SseBody {
             if chunk.len() <= CHUNK_BYTES {
                 return Poll::Ready(Some(Ok(chunk)));
             }
-            self.long = Pieces::new(chunk).charged(|bytes| self.replies.charge(bytes));
-            return Poll::Ready(self.long.next_piece().map(Ok));
+            let long = Pieces::new(chunk).charged(|bytes| self.replies.charge(bytes));
+            self.long = long.of_tenant(self.replies.tenant());
+            return self.long.poll_piece(context).map(|piece| piece.map(Ok));
         }
         match self.end {
             End::Open => Poll::Pending,

@@ -58,7 +58,7 @@ async fn post(
     };
     let raw = service.collect(request).await?;
     let again = raw.clone();
-    let mut body = protocol::parse(raw, &protocol::Limits::default())?;
+    let mut body = request.parse(raw).await?;
     request.exchange.posted(&mut body, Some(&request.head.headers));
     if let Some(initialize) = initialize_in(&body) {
         return Err(Refused::initialize_in_session().of(initialize));
@@ -129,7 +129,7 @@ async fn post_initialize(
     request: &mut FrontRequest<'_>,
     raw: Bytes,
 ) -> Result<Response<Body>, Refused> {
-    let mut body = protocol::parse(raw.clone(), &protocol::Limits::default())?;
+    let mut body = request.parse(raw.clone()).await?;
     request.exchange.posted(&mut body, Some(&request.head.headers));
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let initialize = match body {
@@ -286,14 +286,17 @@ pub(crate) fn no_answer() -> Refusal {
     Refusal::Rejected(Rejection::new(ErrorCode::InternalError, "the server failed to answer"))
 }
 
-/// Charges a large answer to the tenant's share while its client reads it.
+/// Charges a large answer to the tenant's share while its client reads it, with the tenant's permits.
 fn charged(response: Response<Body>, replies: &ReplyStream) -> Response<Body> {
     match response.body() {
         Body::Whole(pieces) if pieces.len() >= GRANULE_BYTES => {}
         _ => return response,
     }
     response.map_body(|_, body| match body {
-        Body::Whole(pieces) => Body::Whole(pieces.charged(|bytes| replies.charge(bytes))),
+        Body::Whole(pieces) => {
+            let pieces = pieces.charged(|bytes| replies.charge(bytes));
+            Body::Whole(pieces.of_tenant(replies.tenant()))
+        }
         other => other,
     })
 }

@@ -322,7 +322,7 @@ impl Kinds<'_> {
             }
             BackendSettings::Http(http) => {
                 let http = read_http(&http.http, tenant, &at, self.secrets)?;
-                let backend = HttpBackend::new(format!("{tenant}/{name}"), &http);
+                let backend = HttpBackend::new(tenant, format!("{tenant}/{name}"), &http);
                 let backend = backend.map_err(|all| {
                     all.iter().map(|problem| format!("`{at}`: {problem}")).collect::<Vec<_>>()
                 })?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
@@ -14,7 +14,6 @@ use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::UpstreamTokens;
-use protocol::sse::Decoder;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
@@ -25,6 +24,7 @@ use crate::credential::{Credential, Token, refuses_token};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
+use crate::reading::{self, EventReader};
 use crate::settings::HttpSettings;
 use crate::url::Url;
 use crate::{CredentialProblem, Failure};
@@ -63,6 +63,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub struct Client(Arc<Shared>);
 
 struct Shared {
+    /// The tenant, whose permits its long messages take.
+    tenant: Arc<str>,
     /// The backend, for logs.
     name: String,
     url: Url,
@@ -121,8 +123,12 @@ impl Events<'_> {
 }
 
 impl Client {
-    /// Creates a client with these settings. `name` is for logs only. Opens no connection.
-    pub fn new(name: impl Into<String>, settings: &HttpSettings) -> Result<Self, Vec<String>> {
+    /// Creates a client of a tenant with these settings. `name` is for logs only. Opens no connection.
+    pub fn new(
+        tenant: &str,
+        name: impl Into<String>,
+        settings: &HttpSettings,
+    ) -> Result<Self, Vec<String>> {
         let read = settings.read();
         let (url, headers) =
             read.map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
@@ -145,6 +151,7 @@ impl Client {
             .pool_max_idle_per_host(IDLE_MAX)
             .http1_max_buf_size(HEAD_BYTES_MAX);
         Ok(Self(Arc::new(Shared {
+            tenant: tenant.into(),
             name,
             url,
             headers,
@@ -370,16 +377,11 @@ impl Client {
         match content {
             Content::Events => self.stream(exchange, body, events).await?,
             _ => {
-                let body = Limited::new(body, self.0.settings.message_bytes_max).collect();
-                let body = match timeout(self.0.settings.silence(), body).await {
-                    Ok(Ok(body)) => body.to_bytes(),
-                    Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                        return Err(Failure::TooLarge);
-                    }
-                    Ok(Err(_)) => return Err(Failure::Lost),
-                    Err(_) => return Err(Failure::Silent),
-                };
-                let messages = content::messages(body)?;
+                let most = self.0.settings.message_bytes_max;
+                let body = reading::whole(&self.0.tenant, body, most);
+                let body = timeout(self.0.settings.silence(), body).await;
+                let body = body.map_err(|_| Failure::Silent)??;
+                let messages = reading::messages(&self.0.tenant, body).await?;
                 events.send(ExchangeEvent::Event { messages, id: None, retry_ms: None }).await;
             }
         }
@@ -394,8 +396,7 @@ impl Client {
         events: &Events<'_>,
     ) -> Result<(), Failure> {
         let most = self.0.settings.message_bytes_max.saturating_add(EVENT_FIELDS_BYTES);
-        let mut decoder = Decoder::new(most);
-        let mut decoded = Vec::new();
+        let mut reader = EventReader::new(&self.0.tenant, most);
         loop {
             let frame = match exchange.verb {
                 Verb::Listen(_) => body.frame().await,
@@ -410,11 +411,11 @@ impl Client {
             };
             let Some(frame) = frame else { return Ok(()) };
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
-            let fed = decoder.feed(&data, &mut decoded);
-            for event in decoded.drain(..) {
+            let (decoded, fed) = reader.feed(data).await;
+            for event in decoded {
                 let event = match event.event.as_deref() {
                     Some(ENDPOINT) => self.endpoint(&event)?,
-                    _ => read(event),
+                    _ => reader.read(event).await,
                 };
                 events.send(event).await;
             }
@@ -454,18 +455,5 @@ impl Client {
             "an exchange with an upstream server failed"
         );
         failure
-    }
-}
-
-/// The messages of an event of a stream. An event with another name, or whose data is no message, has
-/// none.
-fn read(event: protocol::sse::Event) -> ExchangeEvent {
-    let is_message = event.event.as_deref().is_none_or(|name| name == "message");
-    let data = event.data.filter(|data| is_message && !data.is_empty());
-    let messages = data.map(|data| content::messages(data.into()));
-    ExchangeEvent::Event {
-        messages: messages.and_then(Result::ok).unwrap_or_default(),
-        id: event.id.and_then(|id| HeaderText::parse(id.as_bytes())),
-        retry_ms: event.retry,
     }
 }

@@ -14,6 +14,7 @@ mod failure;
 mod machine;
 mod metrics;
 mod networks;
+mod reading;
 mod settings;
 mod url;
 

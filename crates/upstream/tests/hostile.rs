@@ -200,7 +200,7 @@ async fn a_server_that_is_not_there_cannot_be_reached() {
 async fn a_connection_for_a_stream_is_not_waited_for() {
     let server = Server::start(vec![Answer::Nothing]).await;
     let settings = HttpSettings { connections_max: 8, ..server.settings() };
-    let client = upstream::Client::new("test", &settings).unwrap();
+    let client = upstream::Client::new("test", "test", &settings).unwrap();
     let outcomes = crate::server::at_once(&client, Verb::Listen(None), 5).await;
     assert_eq!(outcomes, [ExchangeEvent::Failed(Failure::Busy)]);
 }
@@ -224,7 +224,7 @@ async fn the_url_for_messages_has_the_origin_of_the_stream() {
 async fn a_server_that_is_not_there_is_left_alone_after_some_tries() {
     let mut settings = Server::start(Vec::new()).await.settings();
     settings.url = "http://127.0.0.1:1/".into();
-    let client = upstream::Client::new("test", &settings).unwrap();
+    let client = upstream::Client::new("test", "test", &settings).unwrap();
     let mut failures = Vec::new();
     for _ in 0..7 {
         failures.extend(perform_with(&client, exchange()).await);
@@ -237,7 +237,7 @@ async fn a_server_that_is_not_there_is_left_alone_after_some_tries() {
 #[tokio::test]
 async fn a_server_that_answers_with_errors_is_not_left_alone() {
     let server = Server::start(vec![response("503 Busy", "Connection: close\r\n", "")]).await;
-    let client = upstream::Client::new("test", &server.settings()).unwrap();
+    let client = upstream::Client::new("test", "test", &server.settings()).unwrap();
     for _ in 0..9 {
         let events = perform_with(&client, exchange()).await;
         assert_eq!(events, [ExchangeEvent::Refused { status: 503, error: None }]);

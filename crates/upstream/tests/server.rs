@@ -128,7 +128,7 @@ pub(crate) fn exchange() -> Exchange {
 
 /// The events of an exchange.
 pub(crate) async fn perform(settings: &HttpSettings, exchange: Exchange) -> Vec<ExchangeEvent> {
-    perform_with(&Client::new("test", settings).unwrap(), exchange).await
+    perform_with(&Client::new("test", "test", settings).unwrap(), exchange).await
 }
 
 /// The events of an exchange of this client.

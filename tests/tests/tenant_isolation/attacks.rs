@@ -41,11 +41,19 @@ pub(crate) enum Class {
     Logs,
     Processes,
     Memory,
-    Remote,
+    /// A server over HTTP: large lists that change, streams, bodies, and what is no answer.
+    RemoteLists,
+    RemoteStreams,
+    RemoteBodies,
+    RemoteRefusals,
+    /// The same server, as one of a catalog.
+    Catalog,
+    /// The same lists, bodies and messages of a process.
+    Stdio,
 }
 
 impl Class {
-    /// Those that the node withstands.
+    /// Those of clients, and of processes that take what is the machine's.
     pub(crate) const ALL: [Self; 8] = [
         Self::Sessions,
         Self::Bodies,
@@ -159,9 +167,25 @@ impl Target {
                 self.floods(&mut tasks, 8, &initialize("hostile", &pad));
                 (0..8).for_each(|_| drop(tasks.spawn(self.clone().leave_results_unread())));
             }
-            Class::Remote => {
-                tasks.spawn(async move { drop(remote::serve(listener).await) });
-                (0..12).for_each(|_| drop(tasks.spawn(self.clone().use_remote())));
+            Class::RemoteLists => self.use_remotes(&mut tasks, listener, "remote", &[]),
+            Class::RemoteStreams => {
+                self.use_remotes(&mut tasks, listener, "remote", remote::STREAMS);
+            }
+            Class::RemoteBodies => {
+                self.use_remotes(&mut tasks, listener, "remote", remote::BODIES);
+            }
+            Class::RemoteRefusals => {
+                // The name of this tenant's server leads to an address that is not permitted.
+                (0..4).for_each(|_| drop(tasks.spawn(self.clone().open_sessions("rebound"))));
+                self.use_remotes(&mut tasks, listener, "remote", remote::REFUSALS);
+            }
+            Class::Catalog => {
+                let tools = &["bad__large_events", "bad__dense", "bad__large"];
+                self.use_remotes(&mut tasks, listener, "catalog", tools);
+            }
+            Class::Stdio => {
+                let tools = &["big", "dense", "big", "dense", "large_events"];
+                (0..6).for_each(|_| drop(tasks.spawn(self.clone().use_lists("greedy", tools))));
             }
         }
         while tasks.join_next().await.is_some() {}
@@ -317,16 +341,33 @@ impl Target {
         }
     }
 
-    /// Uses a hostile server over HTTP, with more calls at a time than it answers.
-    async fn use_remote(self) {
+    /// Uses a hostile server over HTTP, from several clients.
+    fn use_remotes(
+        &self,
+        tasks: &mut JoinSet<()>,
+        listener: std::net::TcpListener,
+        tenant: &'static str,
+        tools: &'static [&'static str],
+    ) {
+        tasks.spawn(async move { drop(remote::serve(listener).await) });
+        (0..12).for_each(|_| drop(tasks.spawn(self.clone().use_lists(tenant, tools))));
+    }
+
+    /// Uses a hostile server, with more calls at a time than it answers. Without tools it is asked for
+    /// its list instead.
+    async fn use_lists(self, tenant: &'static str, tools: &'static [&'static str]) {
         loop {
-            let client = self.open("remote").await;
+            let client = self.open(tenant).await;
             let _listed = tokio::time::timeout(WAIT, client.request("tools/list", json!({}))).await;
             let _stream = client.get(None).await;
             for _ in 0..4 {
                 let mut calls = JoinSet::new();
-                for _ in 0..7 {
-                    let (twin, call) = (client.twin(), client.call("any", json!({})));
+                for number in 0..7 {
+                    let twin = client.twin();
+                    let call = match tools.get(number % tools.len().max(1)) {
+                        Some(tool) => client.call(tool, json!({})),
+                        None => client.message("tools/list", json!({})),
+                    };
                     calls.spawn(async move { tokio::time::timeout(WAIT, twin.send(call)).await });
                 }
                 let answers = calls.join_all().await;

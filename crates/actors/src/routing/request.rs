@@ -174,6 +174,11 @@ impl RoutedRequest {
         }
     }
 
+    /// The name of the caller's tenant.
+    pub(crate) fn tenant(&self) -> &Arc<str> {
+        &self.caller.tenant.name
+    }
+
     /// The share of the caller's tenant in the bytes that this node keeps.
     pub(crate) fn share(&self) -> Share {
         self.node.context.session_bytes.share_of_session(&self.caller.tenant.name)

@@ -25,6 +25,8 @@ use super::deferred::DeferredMessages;
 use super::life::{Life, Recorded};
 use super::link_state::LinkState;
 use super::log_writer::LogWriter;
+use super::long_step::LongStep;
+use super::machine::Machine;
 use super::message::SessionMessage;
 use super::pump::Pump;
 use super::record::PendingRecord;
@@ -47,8 +49,9 @@ const STORE_WAIT_MIN: u64 = 20;
 pub(crate) struct SessionActor {
     pub(super) context: Arc<NodeContext>,
     pub(super) handle: Arc<SessionHandle>,
-    /// Boxed separately so that both allocations fit their allocator size class.
-    pub(super) session: Box<Session>,
+    pub(super) session: Machine,
+    /// A step that another thread runs, until the actor waits for it.
+    pub(super) long_step: Option<LongStep>,
     pub(super) life: Life,
     pub(super) sinks: Sinks,
     pub(super) link: LinkState,
@@ -127,7 +130,8 @@ impl SessionActor {
         Self {
             context,
             handle,
-            session: Box::new(session),
+            session: Machine::new(session),
+            long_step: None,
             life,
             sinks,
             link: LinkState::Down,
@@ -170,6 +174,7 @@ impl SessionActor {
             context.stop();
         } else {
             self.await_record(context);
+            self.await_long_step(context);
         }
     }
 
@@ -209,17 +214,6 @@ impl SessionActor {
     /// Marks the log writer dirty so that the next poll checks for pending store operations.
     fn mark_dirty(&mut self) {
         self.life.log_writer_mut().into_iter().for_each(LogWriter::mark_dirty);
-    }
-
-    /// Passes one event to the session, and runs the resulting effects and events.
-    pub(super) fn handle_event(&mut self, event: Event) {
-        let now = clock::now();
-        if matches!(event, Event::DeadlinePassed) {
-            // The session may fall asleep by this event.
-            self.judge_store(now);
-        }
-        self.step(now, event);
-        self.run_until_idle(now);
     }
 
     /// Polls for the next event that the session may handle now.
@@ -362,7 +356,7 @@ impl SessionActor {
     /// Tells the session whether its tenant keeps as many bytes in the store as it may, if that has
     /// changed. If so, a session that is idle drops the events that have been delivered, or have had
     /// the time to be, and does not fall asleep before it could.
-    fn judge_store(&mut self, now: Millis) {
+    pub(super) fn judge_store(&mut self, now: Millis) {
         let is_exhausted = self.stored.share().is_exceeded();
         let exhausted = is_exhausted.then_some(self.keeps_events_until);
         if exhausted != self.store_exhausted {

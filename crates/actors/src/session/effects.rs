@@ -3,25 +3,30 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use actix::{ActorFutureExt, AsyncContext, WrapFuture};
 use backends::{Link, SavedLink};
 use conversation::{Definition, Effect, Event, Millis, SinkId};
+use fairness::compute;
 use ownership::machine::Ownership;
 use store::Error;
-use telemetry::enter_span;
+use telemetry::{EnteredSpan, enter_span};
 
 use super::actor::SessionActor;
 use super::life::{Life, Recorded};
 use super::link_state::LinkState;
 use super::log_writer::LogWriter;
+use super::long_step::{LongStep, long_bytes};
 use super::record::{self, Creation};
 use crate::clock;
 use crate::metrics::{self, End};
 use crate::reply::{Sink, Wrote};
+use crate::session_bytes::charge;
 
 /// The largest capacity that a thread keeps for effects.
 const EFFECTS_KEPT_MAX: usize = 64;
@@ -32,24 +37,70 @@ thread_local! {
 }
 
 impl SessionActor {
+    /// Passes one event to the session, and runs the resulting effects and events.
+    pub(super) fn handle_event(&mut self, event: Event) {
+        let now = clock::now();
+        if matches!(event, Event::DeadlinePassed) {
+            // The session may fall asleep by this event.
+            self.judge_store(now);
+        }
+        if let Some(bytes) = long_bytes(&event) {
+            return self.begin_long_step(now, event, bytes);
+        }
+        self.step(now, event);
+        self.run_until_idle(now);
+    }
+
+    /// Passes an event with so many bytes to the session on another thread.
+    pub(super) fn begin_long_step(&mut self, now: Millis, event: Event, bytes: usize) {
+        let (event, _within) = self.receive_in_span(event);
+        let Some(mut session) = self.session.take() else { return };
+        let stepped = compute(self.handle.tenant(), move || {
+            let mut effects = Vec::new();
+            let step = AssertUnwindSafe(|| session.step(now, event, &mut effects));
+            let effects = catch_unwind(step).is_ok().then_some(effects);
+            (session, effects)
+        });
+        self.long_step = Some(LongStep { stepped, held: charge(bytes, &self.handle.share) });
+    }
+
+    /// Handles no further message until a step on another thread is done, if there is one.
+    pub(super) fn await_long_step(&mut self, context: &mut actix::Context<Self>) {
+        let Some(LongStep { stepped, held }) = self.long_step.take() else { return };
+        let stepped = stepped.into_actor(self).map(move |(session, effects), actor, context| {
+            drop(held);
+            actor.session.put_back(session);
+            actor.run_guarded(context, |actor| match effects {
+                Some(effects) => actor.long_step_done(effects),
+                None => {
+                    let session = &actor.handle.session;
+                    tracing::error!(?session, "session panicked and was ended");
+                    actor.abandon(End::Panicked);
+                }
+            });
+        });
+        context.wait(stepped);
+    }
+
+    /// Performs the effects, if the node may still act for the session; otherwise once it may.
+    fn long_step_done(&mut self, effects: Vec<Effect>) {
+        if self.creates_record_for(&effects) {
+            self.parked_effects = effects.into();
+            return;
+        }
+        self.parked_effects.extend(effects);
+        self.run_until_idle(clock::now());
+    }
+
     /// Passes one event to the session and performs the effects.
     pub(super) fn step(&mut self, now: Millis, event: Event) {
-        let within = self.spans.place_of(&self.context.traces, &event);
-        if let Some(pending_record) = self.life.pending_record() {
-            pending_record.within = pending_record.within.or(within);
-        }
-        let _within = enter_span(within);
-        let event = self.spans.receive(&self.context.traces, self.session.exchanges(), event);
+        let (event, _within) = self.receive_in_span(event);
         let mut effects = EFFECTS.take();
         self.session.step(now, event, &mut effects);
-        let is_unrecorded = matches!(self.life, Life::Unrecorded(..));
-        if is_unrecorded && effects.iter().any(Effect::needs_record) {
-            self.create_record();
-            if self.life.is_being_recorded() {
-                self.parked_effects = effects.drain(..).collect();
-                EFFECTS.set(effects);
-                return;
-            }
+        if self.creates_record_for(&effects) {
+            self.parked_effects = effects.drain(..).collect();
+            EFFECTS.set(effects);
+            return;
         }
         for effect in effects.drain(..) {
             self.perform_effect(effect);
@@ -57,6 +108,25 @@ impl SessionActor {
         if effects.capacity() <= EFFECTS_KEPT_MAX {
             EFFECTS.set(effects);
         }
+    }
+
+    /// An event as the session gets it, within the span of its message.
+    pub(super) fn receive_in_span(&mut self, event: Event) -> (Event, EnteredSpan) {
+        let within = self.spans.place_of(&self.context.traces, &event);
+        if let Some(pending_record) = self.life.pending_record() {
+            pending_record.within = pending_record.within.or(within);
+        }
+        let within = enter_span(within);
+        (self.spans.receive(&self.context.traces, self.session.exchanges(), event), within)
+    }
+
+    /// Creates the record if these effects need it. Returns whether they wait until it is created.
+    pub(super) fn creates_record_for(&mut self, effects: &[Effect]) -> bool {
+        let is_unrecorded = matches!(self.life, Life::Unrecorded(..));
+        if is_unrecorded && effects.iter().any(Effect::needs_record) {
+            self.create_record();
+        }
+        is_unrecorded && self.life.is_being_recorded()
     }
 
     /// Passes an event to a session that leaves its owner: only final answers are still sent.

@@ -1,10 +1,12 @@
 //! Reads the lines of a pipe of a child, within the tenant's share of bytes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use budget::{Held, Share, in_granules};
 use bytes::Bytes;
-use protocol::{Line, LineSplitter};
+use fairness::{TickPermit, compute, is_long};
+use protocol::{Body, Limits, Line, LineSplitter, Rejection};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, sleep};
 
@@ -19,6 +21,8 @@ const ROOM_RETRY: Duration = Duration::from_millis(50);
 pub(super) struct Lines<R> {
     pipe: R,
     splitter: LineSplitter,
+    /// Whose permits it takes: the tenant's.
+    tenant: Arc<str>,
     /// The bytes of the unended line, as charged to the tenant's share.
     held: Held,
 }
@@ -33,9 +37,9 @@ pub(super) enum Read {
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn new(pipe: R, line_bytes_max: usize, share: &Share) -> Self {
-        let held = Held::nothing(share);
-        Self { pipe, splitter: LineSplitter::new(line_bytes_max), held }
+    pub(super) fn new(pipe: R, line_bytes_max: usize, tenant: &Arc<str>, share: &Share) -> Self {
+        let (splitter, held) = (LineSplitter::new(line_bytes_max), Held::nothing(share));
+        Self { pipe, splitter, tenant: Arc::clone(tenant), held }
     }
 
     /// Waits for the next line. Cancel safe.
@@ -47,8 +51,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             if !self.charge().await {
                 return Read::NoRoom;
             }
-            if let Ok(0) | Err(_) = self.pipe.read_buf(self.splitter.room()).await {
-                return Read::Ended;
+            match self.pipe.read_buf(self.splitter.room()).await {
+                Ok(0) | Err(_) => return Read::Ended,
+                Ok(bytes) => TickPermit::for_bytes(&self.tenant, bytes).await,
             }
         }
     }
@@ -75,4 +80,17 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     pub(super) fn take_unended(&mut self) -> Option<Bytes> {
         self.splitter.take_unended()
     }
+}
+
+/// Parses a line; `None` if it is blank. A long one is scanned on another thread, so that it delays the
+/// calls of other tenants little. Meanwhile it stays charged: no further line is read.
+pub(super) async fn parse(tenant: &Arc<str>, line: Bytes) -> Option<Result<Body, Rejection>> {
+    let parse = |line: Bytes| {
+        let is_blank = line.iter().all(u8::is_ascii_whitespace);
+        (!is_blank).then(|| protocol::parse(line, &Limits::default()))
+    };
+    if !is_long(line.len()) {
+        return parse(line);
+    }
+    compute(tenant, move || parse(line)).await
 }

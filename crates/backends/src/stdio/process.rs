@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Buf as _;
-use protocol::{Body, Limits, Line, Message};
+use protocol::{Body, Line, Message};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::ChildStdout;
 use tokio::task::{JoinSet, consume_budget};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::child::Child;
 use super::children::ChildPermit;
 use super::junk::Junk;
-use super::lines::{Lines, Read};
+use super::lines::{self, Lines, Read};
 use super::program::Program;
 use super::reason::Reason;
 use super::start::{InUse, NO_ROOM, Starting, Unused, WhyUnused, Writing, too_long};
@@ -362,7 +362,6 @@ async fn read_messages(
         // A pipe that is always readable must not keep the thread from its other tasks.
         consume_budget().await;
         let line = match lines.next().await {
-            Read::Line(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => continue,
             Read::Line(Line::Whole(line)) => line,
             Read::NoRoom => return Some(PipeFailure::Broke(NO_ROOM.to_owned())),
             Read::Line(Line::TooLong(_)) => {
@@ -376,7 +375,8 @@ async fn read_messages(
                 return Some(PipeFailure::Closed("the server closed its output"));
             }
         };
-        match protocol::parse(line, &Limits::default()) {
+        let Some(parsed) = lines::parse(&program.tenant, line).await else { continue };
+        match parsed {
             Ok(Body::One(message)) => send_message(&sender, message).await,
             Ok(Body::Batch(members)) => {
                 for member in members {

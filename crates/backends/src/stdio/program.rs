@@ -1,5 +1,6 @@
 //! What all processes of one backend share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use budget::{Budget, Share};
@@ -16,6 +17,8 @@ use crate::{EventSender, LinkEvent};
 
 /// The state that all processes of a backend share.
 pub(super) struct Program {
+    /// The tenant, as far as the name of the backend has it.
+    pub(super) tenant: Arc<str>,
     /// The name of the backend in logs.
     pub(super) name: String,
     /// The command in logs.
@@ -47,6 +50,7 @@ impl Program {
         shares: StdioShares,
     ) -> Self {
         Self {
+            tenant: name.split_once('/').map_or("", |(tenant, _)| tenant).into(),
             name,
             command: reason::command_for_log(&settings),
             settings,
@@ -85,9 +89,9 @@ impl Program {
         entry
     }
 
-    /// The tenant, as far as the name of the backend has it.
+    /// As the field, for logs.
     pub(super) fn tenant(&self) -> &str {
-        self.name.split_once('/').map_or("", |(tenant, _)| tenant)
+        &self.tenant
     }
 }
 

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Buf as _;
-use protocol::{Body, Limits, Line, Message, SessionId};
+use protocol::{Body, Line, Message, SessionId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::child::{Child, Streams};
 use super::junk::Junk;
-use super::lines::{Lines, Read};
+use super::lines::{self, Lines, Read};
 use super::opening::Opening;
 use super::program::Program;
 use super::stderr::{self, StderrTail};
@@ -137,7 +137,7 @@ impl Starting {
             principal,
             child,
             stdin: Input::Idle(stdin),
-            stdout: Lines::new(stdout, line_bytes_max, &program.shares.line_bytes),
+            stdout: Lines::new(stdout, line_bytes_max, &program.tenant, &program.shares.line_bytes),
             junk: Junk::default(),
             tasks,
             tail,
@@ -291,10 +291,7 @@ impl Starting {
                 return Some(WhyUnused::Closed("the server closed its output"));
             }
         };
-        if line.iter().all(u8::is_ascii_whitespace) {
-            return None;
-        }
-        match protocol::parse(line, &Limits::default()) {
+        match lines::parse(&self.program.tenant, line).await? {
             Ok(Body::One(message)) => self.take_message(message).await,
             Ok(Body::Batch(members)) => {
                 for member in members {

@@ -53,7 +53,7 @@ impl StderrTail {
 
 /// Reads stderr until it ends.
 pub(super) async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32, tail: StderrTail) {
-    let mut lines = Lines::new(stderr, LINE_BYTES_MAX, &program.shares.line_bytes);
+    let mut lines = Lines::new(stderr, LINE_BYTES_MAX, &program.tenant, &program.shares.line_bytes);
     let mut allowance = Allowance { lines: BURST, counted: Instant::now(), dropped: 0 };
     loop {
         consume_budget().await;

@@ -6,9 +6,10 @@
 //! another, so an address with many handshakes does not delay those of others.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
+
+use fairness::FairQueue;
 
 use crate::client_address::AddressKey;
 
@@ -17,7 +18,7 @@ type Client = Option<AddressKey>;
 
 /// The permits of one worker. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct HandshakePermits(Rc<RefCell<Queue<Weak<Waiting>>>>);
+pub(crate) struct HandshakePermits(Rc<RefCell<Queue>>);
 
 /// The permits of one connection.
 pub(crate) struct HandshakePermit {
@@ -31,42 +32,13 @@ struct Waiting {
     task: RefCell<Waker>,
 }
 
-/// The connections that wait. The number of the worker's connections bounds it.
-struct Queue<W> {
+/// The connections that wait.
+#[derive(Default)]
+struct Queue {
     /// The permit of this tick is given.
     is_given: bool,
-    /// No client without an entry in `order`, and none that has nothing waiting.
-    waiting: HashMap<Client, VecDeque<W>>,
-    order: VecDeque<Client>,
-}
-
-impl<W> Default for Queue<W> {
-    fn default() -> Self {
-        Self { is_given: false, waiting: HashMap::new(), order: VecDeque::new() }
-    }
-}
-
-impl<W> Queue<W> {
-    fn add(&mut self, client: Client, waiting: W) {
-        let of_client = self.waiting.entry(client).or_default();
-        if of_client.is_empty() {
-            self.order.push_back(client);
-        }
-        of_client.push_back(waiting);
-    }
-
-    /// The next one: of each client after the other, the one that has waited for longest.
-    fn next(&mut self) -> Option<W> {
-        let client = self.order.pop_front()?;
-        let of_client = self.waiting.get_mut(&client)?;
-        let next = of_client.pop_front();
-        if of_client.is_empty() {
-            self.waiting.remove(&client);
-        } else {
-            self.order.push_back(client);
-        }
-        next
-    }
+    /// Clients' addresses get permits one after another. The number of the worker's connections bounds it.
+    waiting: FairQueue<Client, Weak<Waiting>>,
 }
 
 impl HandshakePermits {
@@ -92,7 +64,7 @@ impl HandshakePermits {
     /// The next connection that is still open. If there is none, the permit is free.
     fn next(&self) -> Option<Rc<Waiting>> {
         let mut queue = self.0.borrow_mut();
-        while let Some(next) = queue.next() {
+        while let Some(next) = queue.waiting.take_next() {
             if let Some(next) = next.upgrade() {
                 return Some(next);
             }
@@ -122,7 +94,7 @@ impl HandshakePermit {
         }
         let task = RefCell::new(context.waker().clone());
         let waiting = Rc::new(Waiting { is_given: Cell::new(false), task });
-        queue.add(self.client, Rc::downgrade(&waiting));
+        queue.waiting.add(self.client, Rc::downgrade(&waiting));
         self.waiting = Some(Rc::clone(&waiting));
         Poll::Pending
     }
@@ -136,22 +108,6 @@ mod tests {
 
     fn client(number: u8) -> Client {
         Some(AddressKey::of_peer([198, 51, 100, number].into()))
-    }
-
-    #[test]
-    fn clients_get_permits_one_after_another_however_many_one_asks_for() {
-        let mut queue = Queue::default();
-        (0..5).for_each(|number| queue.add(client(1), (1, number)));
-        queue.add(client(2), (2, 0));
-        queue.add(None, (0, 0));
-        let mut given = Vec::new();
-        given.extend(queue.next());
-        // One that comes while another waits is not overtaken by those of the others.
-        queue.add(client(2), (2, 1));
-        given.extend(std::iter::from_fn(|| queue.next()));
-        let expected = [(1, 0), (2, 0), (0, 0), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4)];
-        assert_eq!(given, expected);
-        assert!(queue.waiting.is_empty() && queue.order.is_empty());
     }
 
     #[actix_rt::test]

@@ -100,6 +100,11 @@ impl Decoder {
         self.last_event_id.as_deref().filter(|id| !id.is_empty())
     }
 
+    /// The bytes of the unfinished event and its unfinished line.
+    pub fn held_bytes(&self) -> usize {
+        self.held + self.line.len()
+    }
+
     /// The number of comments so far.
     pub fn comments(&self) -> u64 {
         self.comments

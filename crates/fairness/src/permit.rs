@@ -1,0 +1,247 @@
+//! Permits of a thread: one in each tick of its event loop.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use tokio::runtime::{Handle, Id};
+use tokio::task::yield_now;
+
+use crate::FairQueue;
+
+thread_local! {
+    /// The permits of this thread.
+    static PERMITS: RefCell<Option<Permits>> = const { RefCell::new(None) };
+}
+
+/// The permits of a thread, for one of its runtimes.
+#[derive(Clone)]
+struct Permits {
+    runtime: Id,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The permit of this tick is given, and a task gives the next ones.
+    is_given: bool,
+    /// Who waits. Bounded by the connections and links of the thread: each waits for one permit.
+    queue: FairQueue<Arc<str>, Weak<Waiting>>,
+}
+
+/// One that waits.
+#[derive(Debug)]
+struct Waiting(Mutex<Given>);
+
+#[derive(Debug)]
+enum Given {
+    NotYet(Waker),
+    Yes,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for permits, one after the other. Dropping it gives its place up.
+#[derive(Debug, Default)]
+pub struct TickPermit(Option<Arc<Waiting>>);
+
+impl TickPermit {
+    /// Waits for a permit of this thread.
+    pub async fn of(tenant: &Arc<str>) {
+        let mut permit = Self::default();
+        poll_fn(|context| permit.poll(tenant, context)).await;
+    }
+
+    /// Waits for a permit of this thread if a piece has so many bytes that it needs one.
+    pub async fn for_bytes(tenant: &Arc<str>, bytes: usize) {
+        if bytes > crate::SHORT_BYTES {
+            Self::of(tenant).await;
+        }
+    }
+
+    /// Ready when a piece may be handled: at once, if no other one was handled in this tick. The next
+    /// poll waits for the next permit. Outside a runtime there are no ticks, and each poll is ready.
+    pub fn poll(&mut self, tenant: &Arc<str>, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(waiting) = &self.0 {
+            if let Given::NotYet(waker) = &mut *lock(&waiting.0) {
+                waker.clone_from(context.waker());
+                return Poll::Pending;
+            }
+            self.0 = None;
+            return Poll::Ready(());
+        }
+        let Some(permits) = here() else { return Poll::Ready(()) };
+        let mut state = lock(&permits.state);
+        if !state.is_given {
+            state.is_given = true;
+            drop(state);
+            tokio::spawn(give(Giver(permits.state)));
+            return Poll::Ready(());
+        }
+        let waiting = Arc::new(Waiting(Mutex::new(Given::NotYet(context.waker().clone()))));
+        state.queue.add(Arc::clone(tenant), Arc::downgrade(&waiting));
+        self.0 = Some(waiting);
+        Poll::Pending
+    }
+}
+
+/// The permits of this thread and its current runtime.
+fn here() -> Option<Permits> {
+    let runtime = Handle::try_current().ok()?.id();
+    PERMITS
+        .try_with(|permits| {
+            let mut permits = permits.borrow_mut();
+            let known = permits.as_ref().filter(|permits| permits.runtime == runtime);
+            known.cloned().unwrap_or_else(|| {
+                permits.insert(Permits { runtime, state: Arc::default() }).clone()
+            })
+        })
+        .ok()
+}
+
+/// Gives a permit in each tick, until none is waited for.
+async fn give(giver: Giver) {
+    loop {
+        // All other tasks that are ready run, and sockets are polled.
+        yield_now().await;
+        let Some(next) = giver.next() else { return };
+        next.give();
+    }
+}
+
+/// Gives the permits of a thread. If its runtime ends before, all get one.
+struct Giver(Arc<Mutex<State>>);
+
+impl Giver {
+    /// The next one that still waits. If there is none, the permit is free.
+    fn next(&self) -> Option<Arc<Waiting>> {
+        let mut state = lock(&self.0);
+        while let Some(next) = state.queue.take_next() {
+            if let Some(next) = next.upgrade() {
+                return Some(next);
+            }
+        }
+        state.is_given = false;
+        None
+    }
+}
+
+impl Drop for Giver {
+    fn drop(&mut self) {
+        while let Some(next) = self.next() {
+            next.give();
+        }
+    }
+}
+
+impl Waiting {
+    fn give(&self) {
+        let given = std::mem::replace(&mut *lock(&self.0), Given::Yes);
+        if let Given::NotYet(waker) = given {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().build().unwrap()
+    }
+
+    #[test]
+    fn a_thread_has_one_turn_in_each_tick_and_tenants_take_turns() {
+        runtime().block_on(async {
+            let given: Arc<Mutex<Vec<usize>>> = Arc::default();
+            let tasks: Vec<_> = (0..100)
+                .map(|number| {
+                    // The first tenant asks for nearly all permits, and before the others.
+                    let tenant: Arc<str> = if number < 90 { "a" } else { "b" }.into();
+                    let given = Arc::clone(&given);
+                    tokio::spawn(async move {
+                        TickPermit::of(&tenant).await;
+                        lock(&given).push(number);
+                    })
+                })
+                .collect();
+            let mut ticks = 0;
+            while lock(&given).len() < 100 {
+                let before = lock(&given).len();
+                yield_now().await;
+                ticks += 1;
+                assert!(
+                    lock(&given).len() <= before + 2,
+                    "{} in a tick",
+                    lock(&given).len() - before
+                );
+                assert!(ticks < 1_000);
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            assert!(ticks >= 50, "{ticks} ticks");
+            let last_of_b = lock(&given).iter().rposition(|number| *number >= 90).unwrap();
+            assert!(last_of_b <= 21, "{last_of_b} permits until the second tenant had its ten");
+        });
+    }
+
+    #[test]
+    fn one_that_does_not_wait_any_more_delays_no_other() {
+        runtime().block_on(async {
+            let tenant: Arc<str> = "a".into();
+            let taken = Arc::new(AtomicUsize::new(0));
+            for number in 0..50 {
+                let (tenant, taken) = (Arc::clone(&tenant), Arc::clone(&taken));
+                tokio::spawn(async move {
+                    let mut permit = TickPermit::default();
+                    if number % 10 == 9 {
+                        let polled =
+                            poll_fn(|context| Poll::Ready(permit.poll(&tenant, context))).await;
+                        assert!(polled.is_pending());
+                        return;
+                    }
+                    poll_fn(|context| permit.poll(&tenant, context)).await;
+                    taken.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            for _ in 0..200 {
+                yield_now().await;
+            }
+            assert_eq!(taken.load(Ordering::Relaxed), 45);
+            // The permit is free again.
+            let mut permit = TickPermit::default();
+            let polled = poll_fn(|context| Poll::Ready(permit.poll(&tenant, context))).await;
+            assert!(polled.is_ready());
+        });
+    }
+
+    #[test]
+    fn a_runtime_that_ends_leaves_the_next_one_its_turns() {
+        let tenant: Arc<str> = "a".into();
+        let first = runtime();
+        first.block_on(TickPermit::of(&tenant));
+        // The first runtime still has the task that would free the permit.
+        runtime().block_on(async {
+            TickPermit::of(&tenant).await;
+            TickPermit::of(&tenant).await;
+        });
+        drop(first);
+    }
+
+    #[test]
+    fn without_a_runtime_nothing_is_waited_for() {
+        let (tenant, mut context) = ("a".into(), Context::from_waker(Waker::noop()));
+        let mut permit = TickPermit::default();
+        assert!(permit.poll(&tenant, &mut context).is_ready());
+        assert!(permit.poll(&tenant, &mut context).is_ready());
+    }
+}

@@ -1,0 +1,99 @@
+//! Reads responses: bodies and streams of events. What is long takes the permits of its tenant, so that it
+//! delays the calls of other tenants little.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use fairness::{TickPermit, compute, is_long};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use protocol::Message;
+use protocol::sse::{Decoder, Event, TooLong};
+
+use crate::Failure;
+use crate::content;
+use crate::exchange::{ExchangeEvent, HeaderText};
+
+/// Reads a whole body of at most `bytes_max` bytes.
+pub(crate) async fn whole(
+    tenant: &Arc<str>,
+    mut body: Incoming,
+    bytes_max: usize,
+) -> Result<Bytes, Failure> {
+    // Nearly all bodies come in one piece, which is not copied.
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
+        if first.len() + rest.len() + piece.len() > bytes_max {
+            return Err(Failure::TooLarge);
+        }
+        TickPermit::for_bytes(tenant, piece.len()).await;
+        if first.is_empty() && rest.is_empty() {
+            first = piece;
+            continue;
+        }
+        if rest.is_empty() {
+            // What the head says of the length. Memory that is not written to costs nothing.
+            let more = usize::try_from(body.size_hint().lower()).unwrap_or(bytes_max);
+            rest.reserve((first.len() + piece.len() + more).min(bytes_max));
+            rest.extend_from_slice(&std::mem::take(&mut first));
+        }
+        rest.extend_from_slice(&piece);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// The messages of a body. A long one is scanned on another thread.
+pub(crate) async fn messages(tenant: &Arc<str>, body: Bytes) -> Result<Vec<Message>, Failure> {
+    if !is_long(body.len()) {
+        return content::messages(body);
+    }
+    compute(tenant, move || content::messages(body)).await
+}
+
+/// Decodes a stream of events.
+pub(crate) struct EventReader<'a> {
+    tenant: &'a Arc<str>,
+    decoder: Decoder,
+}
+
+impl<'a> EventReader<'a> {
+    /// A reader of events with at most `event_bytes_max` bytes.
+    pub(crate) fn new(tenant: &'a Arc<str>, event_bytes_max: usize) -> Self {
+        Self { tenant, decoder: Decoder::new(event_bytes_max) }
+    }
+
+    /// The events that a piece of the stream completes. An error comes after the last of them.
+    pub(crate) async fn feed(&mut self, piece: Bytes) -> (Vec<Event>, Result<(), TooLong>) {
+        TickPermit::for_bytes(self.tenant, piece.len()).await;
+        let mut events = Vec::new();
+        if !is_long(self.decoder.held_bytes()) {
+            let fed = self.decoder.feed(&piece, &mut events);
+            return (events, fed);
+        }
+        // The end of a long line makes the decoder read all of it again.
+        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
+        let (decoder, events, fed) = compute(self.tenant, move || {
+            let fed = decoder.feed(&piece, &mut events);
+            (decoder, events, fed)
+        })
+        .await;
+        self.decoder = decoder;
+        (events, fed)
+    }
+
+    /// The messages of an event. An event with another name, or whose data is no message, has none.
+    pub(crate) async fn read(&self, event: Event) -> ExchangeEvent {
+        let is_message = event.event.as_deref().is_none_or(|name| name == "message");
+        let data = event.data.filter(|data| is_message && !data.is_empty());
+        let messages = match data {
+            None => None,
+            Some(data) => messages(self.tenant, data.into()).await.ok(),
+        };
+        ExchangeEvent::Event {
+            messages: messages.unwrap_or_default(),
+            id: event.id.and_then(|id| HeaderText::parse(id.as_bytes())),
+            retry_ms: event.retry,
+        }
+    }
+}
