@@ -243,7 +243,9 @@ pub fn judge(entries: &[Entry]) -> Verdict {
             None => request.lines.push(entry),
         }
     }
-    let is_orphan = |request: &Request<'_>| request.lines.iter().any(|l| may_still_run(&l.what));
+    // A cancelled call runs until its server knows of that.
+    let is_over = |what: &What| may_still_run(what) || matches!(what, What::Dropped { .. });
+    let is_orphan = |request: &Request<'_>| request.lines.iter().any(|line| is_over(&line.what));
     let orphans: BTreeSet<_> =
         requests.iter().filter(|(_, request)| is_orphan(request)).map(|(key, _)| *key).collect();
     let astray: BTreeSet<_> = entries.iter().filter_map(|entry| astray(&entry.what)).collect();

@@ -34,10 +34,10 @@ const SILENT_MIN_MS: u64 = 600;
 /// A call that it forwards before is lost.
 const READS_END_MS: u64 = 300;
 
-/// How long after it was killed or started again a server may have no process for a session, in
-/// milliseconds: a server over HTTP may be found unreachable 5 times, and is tried again 1 s later; a program is
-/// started again after 1 s.
-const SERVER_BACK_MS: u64 = 4_000;
+/// How long a server of a catalog may be away for a session after it was killed or started again, in milliseconds.
+/// The breaker of a server over HTTP tries again after 1, 2 and 4 s, and a session after 1, 2 and 4 s as well, which
+/// begin when the breaker has refused it. An outage of 3 s so ends for a session within 8 s.
+const SERVER_BACK_MS: u64 = 10_000;
 
 /// The maximum age of writes that a failover loses, in milliseconds.
 const FORGOTTEN_MS: u64 = 5_000;
