@@ -62,6 +62,8 @@ pub(crate) struct Audited {
     is_answered_elsewhere: bool,
     /// Why the sender is not known.
     sign_in: Option<SignInProblem>,
+    /// The message of the body, if it is one request, until it is recorded.
+    posted: Option<Bytes>,
     /// Whether a record says already that the request was refused.
     is_refusal_recorded: bool,
     /// The places in the batch of the members that are over a limit, which have their records.
@@ -105,6 +107,7 @@ impl Audited {
             is_dispatched: false,
             is_answered_elsewhere: false,
             sign_in: None,
+            posted: None,
             is_refusal_recorded: false,
             over_limits: Vec::new(),
         }
@@ -120,6 +123,13 @@ impl Audited {
     pub(crate) fn of_session(&mut self, session: &SessionId) {
         self.known_origin = None;
         self.session = Some(session.clone());
+    }
+
+    /// Notes what the client posted.
+    pub(crate) fn posted(&mut self, body: &Posted) {
+        if let Posted::One(Message::Request(request)) = body {
+            self.posted = Some(request.raw().clone());
+        }
     }
 
     /// Notes the trace that the message is in.
@@ -213,6 +223,7 @@ impl Audited {
         let traced = self.trace.clone();
         let trace = traced.as_deref().or_else(|| traceparent.and_then(trace_id));
         self.find_origin();
+        self.posted = None;
         self.is_answered_elsewhere = matches!(dispatched, Dispatched::AnsweredElsewhere(_));
         match dispatched {
             Dispatched::Request(request) => {
@@ -456,6 +467,7 @@ impl Audited {
             known_origin: self.known_origin.clone(),
             trace: self.trace.clone(),
             calls: Calls::One(OpenCall { request: None, ..call }),
+            posted: None,
             over_limits: Vec::new(),
             ..*self
         })
@@ -545,9 +557,15 @@ impl Audited {
             return;
         }
         let duration: Option<Duration> = Some(record.duration);
+        let request = self.posted.clone().and_then(|posted| Message::parse(posted).ok());
+        let about = match &request {
+            Some(Message::Request(request)) => About::of(request),
+            _ => About::default(),
+        };
         let entry = Entry {
             method: record.method.as_ref().map(|method| method.as_str()),
-            about: record.tool.as_ref().map(|tool| ("tool", tool.as_str())),
+            about: about.subject.as_ref().map(|(kind, name)| (*kind, &**name)),
+            is_ambiguous: about.is_ambiguous,
             reason: self.sign_in.map(SignInProblem::as_str),
             status,
             code: record.code,

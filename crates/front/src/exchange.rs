@@ -269,14 +269,20 @@ impl Exchange {
                 span.begin(body, headers, inner.began, &mut inner.record);
                 telemetry::set_current_span(inner.record.trace);
             }
-            if let (Some(audited), Some(trace)) = (&mut inner.audited, inner.record.trace) {
-                audited.of_trace(trace.trace);
+            if let Some(audited) = &mut inner.audited {
+                audited.posted(body);
+                if let Some(trace) = inner.record.trace {
+                    audited.of_trace(trace.trace);
+                }
             }
         }
+        let names_tool = self.0.as_ref().is_some_and(|inner| inner.names_tool());
         self.note_for_log(|record| match &*body {
             Posted::One(Message::Request(request)) => {
                 record.method = Some(method_label(&request.method));
-                record.tool = request.tool_name().map(|name| Label::of(&name));
+                if names_tool {
+                    record.tool = request.tool_name().map(|name| Label::of(&name));
+                }
                 if request.method == protocol::Method::Initialize
                     && let Some(handshake) = HandshakeSummary::of_request(request)
                 {
@@ -436,6 +442,11 @@ impl Inner {
     /// Whether more is noted than the metrics need.
     fn is_recorded(&self) -> bool {
         self.access_log.is_on() || self.audited.is_some() || self.record.trace.is_some()
+    }
+
+    /// Whether the name of the tool is noted. The audit log reads it by itself.
+    fn names_tool(&self) -> bool {
+        self.access_log.is_on() || self.record.trace.is_some()
     }
 
     fn report(self) {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::glance::Members;
 use crate::raw::pick;
-use crate::{Method, Named, Request, named_in_request};
+use crate::{Method, Named, Request, RequestId, named_in_request};
 
 /// What a request is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,11 +31,11 @@ impl<'a> About<'a> {
             _ => ("", &b""[..]),
         };
         let mut found = Found { key, ..Found::default() };
-        found.read_envelope(request.raw());
-        About {
-            is_ambiguous: found.is_ambiguous(),
-            subject: found.name.map(|name| (kind, name)).filter(|_| !key.is_empty()),
+        match request.is_plain() {
+            true => found.read_plain(request),
+            false => found.read_envelope(request.raw()),
         }
+        found.about(kind)
     }
 }
 
@@ -45,6 +45,24 @@ fn completed(request: &Request) -> About<'_> {
         Ok(Named::Prompt(name)) => About { subject: Some(("prompt", name)), is_ambiguous: false },
         Ok(Named::Resource(uri)) => About { subject: Some(("resource", uri)), is_ambiguous: false },
         _ => About { subject: None, is_ambiguous: true },
+    }
+}
+
+impl Request {
+    /// Whether the envelope has the members that were parsed, and no other: another one would have more
+    /// quotes. `false` also if there is an escape, or a character beyond ASCII.
+    fn is_plain(&self) -> bool {
+        let (mut quotes, mut is_odd) = (0_usize, false);
+        for part in self.envelope() {
+            for byte in part {
+                quotes += usize::from(*byte == b'"');
+                is_odd |= *byte == b'\\' || !byte.is_ascii();
+            }
+        }
+        let of_id = if let RequestId::String(_) = self.id { 2 } else { 0 };
+        let of_params = if self.params_text().is_some() { 2 } else { 0 };
+        // Three keys, the version and the method have ten.
+        !is_odd && quotes == 10 + of_id + of_params
     }
 }
 
@@ -61,6 +79,14 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
+    /// Reads a request whose envelope has the members that were parsed, and no other.
+    fn read_plain(&mut self, request: &'a Request) {
+        self.methods = 1;
+        if let (Some(params), false) = (request.params_text(), self.key.is_empty()) {
+            self.read_params(params);
+        }
+    }
+
     fn read_envelope(&mut self, raw: &'a [u8]) {
         let Some(mut members) = Members::of(raw) else { return };
         while let Some(key) = members.next_key() {
@@ -92,11 +118,20 @@ impl<'a> Found<'a> {
             if key.eq_ignore_ascii_case(self.key) {
                 self.names += 1;
                 self.has_odd_key |= key != self.key;
-                self.name = self.name.take().or_else(|| members.text());
+                if self.name.is_none() && members.rest().starts_with(b"\"") {
+                    self.name = Some(members.take_text()?);
+                    continue;
+                }
             }
             members.skip_value()?;
         }
         members.rest().starts_with(b"}").then(|| params.len() - members.rest().len() + 1)
+    }
+
+    /// What was found, of this kind.
+    fn about(self, kind: &'static str) -> About<'a> {
+        let is_ambiguous = self.is_ambiguous();
+        About { subject: self.name.map(|name| (kind, name)), is_ambiguous }
     }
 
     fn look_at(&mut self, key: &[u8]) {
@@ -121,6 +156,7 @@ pub fn member_at<'a, T: AsRef<str>>(json: &'a [u8], path: &[T]) -> Option<&'a st
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::{Message, named};
@@ -172,6 +208,46 @@ mod tests {
         check("tools/call", "{}", None, false);
         check("tools/call", r#"{"name":"a"},"Params":{"name":"b"}"#, first, false);
         check("tools/list", r#"{},"Method":"tools/call""#, None, false);
+    }
+
+    #[test]
+    fn an_envelope_is_plain_if_it_has_the_members_that_were_parsed_and_no_other() {
+        let is_plain = |members: &str| {
+            request(&format!(r#"{{"jsonrpc":"2.0",{members},"method":"x"}}"#)).is_plain()
+        };
+        for plain in [
+            r#""id":1"#,
+            r#""id":"a""#,
+            r#" "id" : -7 , "params" : {"a":"\"\u00e4","b":["ä"]} "#,
+            r#""params":{},"id":"1""#,
+        ] {
+            assert!(is_plain(plain), "{plain}");
+        }
+        for other in [
+            r#""id":1,"Method":1"#,
+            r#""id":1,"":1"#,
+            r#""i\u0064":1"#,
+            r#""id":"a\"""#,
+            r#""id":"ä""#,
+            r#""params":{},"id":1,"Params":{"name":"x"}"#,
+        ] {
+            assert!(!is_plain(other), "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_plain_envelope_is_read_as_any_other(
+            id in r#"1|"a"|"\\"""#, between in r#"(,"(Params|Method|a|ä|\\u0061)":1)?"#,
+            params in r#"\{("name":"[a\\"]{0,2}"|"[nN]ame":1|"a":\[\{"name":1\}\])?(,"(name|Name|n\\u0061me|ä|b)":"x")?\}"#,
+        ) {
+            let json = format!(r#"{{"jsonrpc":"2.0","id":{id}{between},"method":"tools/call","params":{params}}}"#);
+            if let Ok(Message::Request(request)) = Message::parse(Bytes::from(json)) {
+                let mut whole = Found { key: b"name", ..Found::default() };
+                whole.read_envelope(request.raw());
+                prop_assert_eq!(About::of(&request), whole.about("tool"));
+            }
+        }
     }
 
     #[test]

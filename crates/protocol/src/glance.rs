@@ -176,10 +176,12 @@ impl<'a> Members<'a> {
         self.at += length;
     }
 
-    /// The text at the position, if it is one.
-    pub(crate) fn text(&self) -> Option<Cow<'a, str>> {
+    /// The text at the position, if it is one, which is skipped.
+    pub(crate) fn take_text(&mut self) -> Option<Cow<'a, str>> {
         let rest = self.rest();
-        let quoted = std::str::from_utf8(rest.get(..end_of_string(rest)?)?).ok()?;
+        let quoted = rest.get(..end_of_string(rest)?)?;
+        self.at += quoted.len();
+        let quoted = std::str::from_utf8(quoted).ok()?;
         match quoted.contains('\\') {
             true => serde_json::from_str(quoted).ok().map(Cow::Owned),
             false => Some(Cow::Borrowed(quoted.get(1..quoted.len() - 1)?)),
@@ -243,21 +245,23 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The bytes of a string that are read one by one.
-const SHORT_BYTES: usize = 16;
+/// The bytes of a string that are read before a search begins: most names are shorter than what the
+/// search costs to begin.
+const SHORT_BYTES: usize = 24;
 
 /// The length of the string with which the text begins, with both quotes.
-fn end_of_string(text: &[u8]) -> Option<usize> {
+pub(crate) fn end_of_string(text: &[u8]) -> Option<usize> {
     if text.first() != Some(&b'"') {
         return None;
     }
     let mut at = 1;
-    // Most names are shorter than what a search costs to begin.
-    for byte in text.iter().skip(1).take(SHORT_BYTES) {
-        match byte {
-            b'"' => return Some(at + 1),
-            b'\\' => break,
-            _ => at += 1,
+    while at < SHORT_BYTES
+        && let Some(word) = text.get(at..).and_then(<[u8]>::first_chunk)
+    {
+        match first_mark(u64::from_le_bytes(*word)) {
+            None => at += word.len(),
+            Some(mark) if text[at + mark] == b'"' => return Some(at + mark + 1),
+            Some(_) => break,
         }
     }
     loop {
@@ -267,6 +271,17 @@ fn end_of_string(text: &[u8]) -> Option<usize> {
         }
         at += 2;
     }
+}
+
+/// The position of the first quote or backslash among eight bytes, the first byte in the lowest bits.
+fn first_mark(word: u64) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    // The highest bit of each byte that is 0. A byte above such a one can be taken for 0 as well, and
+    // only the first one counts.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & (ONES << 7);
+    let is = |byte: u8| zeros(word ^ (ONES * u64::from(byte)));
+    let marks = is(b'"') | is(b'\\');
+    (marks != 0).then(|| marks.trailing_zeros() as usize / 8)
 }
 
 #[cfg(test)]
@@ -348,6 +363,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_string_ends_with_its_first_quote_that_is_not_escaped(
+            text in r#"["\\a!#\[\]ä¢Ü]{0,40}"#, more in "[x]{0,30}", at in 0..30_usize,
+        ) {
+            let text = format!("\"{}{text}", &more[..at.min(more.len())]);
+            let mut escaped = false;
+            let end = text.bytes().skip(1).position(|byte| {
+                let ends = byte == b'"' && !escaped;
+                escaped = byte == b'\\' && !escaped;
+                ends
+            });
+            prop_assert_eq!(end_of_string(text.as_bytes()), end.map(|end| end + 2), "{}", text);
+        }
+
         #[test]
         fn no_text_panics(text in r#"[{}\[\],:"\\a1 ]{0,40}"#) {
             let _ = (kind_of(text.as_bytes()), name_in(text.as_bytes()));

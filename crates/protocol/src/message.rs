@@ -150,6 +150,12 @@ impl Request {
         self.raw.get(self.params.clone()?)
     }
 
+    /// The text before the parameters, and that behind them.
+    pub(crate) fn envelope(&self) -> [&[u8]; 2] {
+        let params = self.params.clone().unwrap_or(self.raw.len()..self.raw.len());
+        [&self.raw[..params.start], &self.raw[params.end..]]
+    }
+
     /// The same request with another id; every other byte stays.
     pub fn with_id(&self, id: RequestId) -> Self {
         let (raw, id_at, shift) = splice(&self.raw, &self.id_at, id.to_json().as_bytes());
