@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use memchr::{memchr, memchr_iter};
+
 use crate::glance::Members;
 use crate::raw::pick;
 use crate::{Method, Named, Request, RequestId, named_in_request};
@@ -52,12 +54,10 @@ impl Request {
     /// Whether the envelope has the members that were parsed, and no other: another one would have more
     /// quotes. `false` also if there is an escape, or a character beyond ASCII.
     fn is_plain(&self) -> bool {
-        let (mut quotes, mut is_odd) = (0_usize, false);
+        let (mut quotes, mut is_odd) = (0, false);
         for part in self.envelope() {
-            for byte in part {
-                quotes += usize::from(*byte == b'"');
-                is_odd |= *byte == b'\\' || !byte.is_ascii();
-            }
+            quotes += memchr_iter(b'"', part).count();
+            is_odd |= !part.is_ascii() || memchr(b'\\', part).is_some();
         }
         let of_id = if let RequestId::String(_) = self.id { 2 } else { 0 };
         let of_params = if self.params_text().is_some() { 2 } else { 0 };
