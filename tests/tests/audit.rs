@@ -1,9 +1,12 @@
 //! The audit log of whole nodes: what is in the file, and when.
 
+#[path = "audit/operators.rs"]
+mod operators;
+
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::Digest as _;
@@ -433,62 +436,95 @@ async fn each_request_over_a_limit_is_one_record() -> Result<()> {
     Ok(())
 }
 
+/// What a client presented was made for it, and does not count any more.
 #[tokio::test]
-async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
+async fn a_failed_sign_in_of_a_known_client_names_it() -> Result<()> {
     let log = Log::new()?;
-    let token = tempfile::NamedTempFile::new()?;
-    std::fs::write(&token, "a-token-for-operators")?;
-    let (_, _, text) = ruled();
-    let setup = log.of(Setup::config(text)).with("admin.token_file", token.path().display());
-    let node = Node::start(&setup)?;
-    let tenants = reqwest::Client::new().get(format!("{}/v1/tenants", node.admin));
-    let list = |token| tenants.try_clone().context("a body").map(|ask| ask.bearer_auth(token));
-    check::status(&list("a-token-for-operators")?.send().await?, 200)?;
-    check::status(&list("another-token")?.send().await?, 401)?;
-    // What operators read is one record, which is there before the answer.
-    let read = log.records()?.into_iter().filter(|record| record["kind"] == "admin");
-    let [read] = &read.collect::<Vec<_>>()[..] else { bail!("{:?}", log.records()?) };
-    ensure!(read["action"] == "list tenants" && read["target"] == "cluster", "{read}");
-    ensure!(read["by"] == "admin.token_file" && read["outcome"] == "listed", "{read}");
-    // What they do is two: before it and behind it.
-    let drain = reqwest::Client::new().post(format!("{}/drain?secs=0", node.admin));
-    drain.bearer_auth("a-token-for-operators").send().await?.error_for_status()?;
-    let done = log.find(2, |record| record["action"] == "drain").await?;
-    ensure!(done[0].get("outcome").is_none() && done[1].get("outcome").is_some(), "{done:?}");
-    ensure!(done.iter().all(|record| record["kind"] == "admin"), "{done:?}");
-    let refused = log.one(|record| record["kind"] == "sign_in_failed").await?;
-    ensure!(refused["reason"] == "no valid token", "{refused}");
-    ensure!(refused["action"] == "list tenants", "{refused}");
+    let (_, writer, text) = ruled();
+    let ended =
+        text.replace("subject = 'ada'", "subject = 'ada'\nexpires = '2020-01-01T00:00:00Z'");
+    let node = Node::start(&log.of(Setup::config(ended)))?;
+    let client = Client::new(node.demo(), NEWEST).with_key(&writer);
+    check::status(&client.send(client.call("rh_echo", json!({}))).await?, 401)?;
+    let failed = log.one(|record| record["kind"] == "sign_in_failed").await?;
+    ensure!(failed["reason"] == "expired_key" && failed["principal"] == "key", "{failed}");
+    ensure!(failed["subject"] == "ada", "{failed}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_revocation_is_a_record_that_names_the_client() -> Result<()> {
+async fn each_record_has_the_trace_that_its_message_names() -> Result<()> {
     let log = Log::new()?;
-    let token = tempfile::NamedTempFile::new()?;
-    std::fs::write(&token, "a-token-for-operators")?;
+    let (reader, _, text) = ruled();
+    let node = Node::start(&log.of(Setup::config(text)))?;
+    let client = Client::new(node.demo(), WITH_BATCHES).with_key(&reader).opened(json!({})).await?;
+    let parent = |digit: &str| format!("00-{}-{}-01", digit.repeat(32), digit.repeat(16));
+    let trace = |digit: &str| json!(digit.repeat(32));
+    let traced = |tool: &str, digit: &str| {
+        let meta = json!({ "traceparent": parent(digit) });
+        client.message("tools/call", json!({ "name": tool, "arguments": {}, "_meta": meta }))
+    };
+    let post = async |body: Value, digit: &str, key: &str| -> Result<()> {
+        let ask = client.twin().with_key(key).http(Method::POST);
+        let answer = ask.header("traceparent", parent(digit)).json(&body).send().await?;
+        answer.text().await?;
+        Ok(())
+    };
+    let begun = async |digit: &str| {
+        log.one(|record| record["kind"] == "begin" && record["trace"] == trace(digit)).await
+    };
+    // The one of the message takes precedence over that of the request.
+    post(traced("test_simple_text", "a"), "b", &reader).await?;
+    begun("a").await?;
+    post(client.call("test_simple_text", json!({})), "c", &reader).await?;
+    begun("c").await?;
+    post(
+        json!([traced("test_simple_text", "d"), client.message("tools/list", json!({}))]),
+        "e",
+        &reader,
+    )
+    .await?;
+    begun("d").await?;
+    begun("e").await?;
+    post(traced("rh_echo", "f"), "b", &reader).await?;
+    let refused = log.one(|record| record["kind"] == "refused").await?;
+    ensure!(refused["trace"] == trace("f") && refused["reason"] == "permissions", "{refused}");
+    post(traced("rh_echo", "f"), "b", "rhk_unknown").await?;
+    let failed = log.one(|record| record["kind"] == "sign_in_failed").await?;
+    ensure!(failed["trace"] == trace("b"), "{failed}");
+    ensure!(
+        !log.records()?
+            .iter()
+            .any(|record| record["kind"] == "begin" && record["trace"] == trace("b"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refusal_over_sessions_streams_and_addresses_says_so() -> Result<()> {
+    let log = Log::new()?;
     let (_, writer, text) = ruled();
-    let setup = log.of(Setup::config(text)).with("admin.token_file", token.path().display());
+    let limits = "[tenants.demo.limits]\ncluster_sessions_max = 1\ncluster_streams_max = 1";
+    let rate = "trusted_proxies = ['private']\nsessions_per_address_per_sec = 1\nsessions_per_address_burst = 1";
+    let setup = log.of(Setup::config(format!("[front]\n{rate}\n{text}\n{limits}")));
     let node = Node::start(&setup)?;
-    let client = Client::new(node.demo(), WITH_BATCHES).with_key(&writer).opened(json!({})).await?;
-    let url = format!("{}/revocations?tenant=demo&subject=ada", node.admin);
-    let order = reqwest::Client::new().post(url).bearer_auth("a-token-for-operators");
-    check::status(&order.send().await?, 200)?;
-    let record = log.one(|record| record["kind"] == "revoked").await?;
-    ensure!(record["subject"] == "ada" && record["tenant"] == "demo", "{record}");
-    ensure!(record["by"] == "admin.token_file" && record["action"] == "revoke", "{record}");
-    ensure!(record["outcome"] == "200", "{record}");
-    check::status(&client.send(client.call("rh_echo", json!({}))).await?, 401)?;
-    let refused = log.one(|record| record["kind"] == "sign_in_failed").await?;
-    ensure!(refused["reason"] == "revoked", "{refused}");
-    // One record of the action, and one line, which does not name the client.
-    log.one(|record| record["action"] == "revoke").await?;
-    let output = node.output();
-    // The line of the session that ended is about another fact.
-    let is_of_action = |line: &&str| line.contains("revoke") && !line.contains("session ended");
-    let lines: Vec<_> = output.lines().filter(is_of_action).collect();
-    let [line] = lines[..] else { bail!("{lines:#?}") };
-    ensure!(line.contains("operator action") && line.contains("stored=true"), "{line}");
-    ensure!(!line.contains("ada"), "{line}");
+    let client = Client::new(node.demo(), NEWEST).with_key(&writer).opened(json!({})).await?;
+    let stream = client.get(None).await?;
+    check::status(&stream, 200)?;
+    check::status(&client.get(None).await?, 429)?;
+    let refused = log.one(|record| record["kind"] == "refused").await?;
+    ensure!(refused["reason"] == "limits" && refused["status"] == 429, "{refused}");
+    let old = Client::new(node.demo().replace("/mcp", "/sse"), "2024-11-05").with_key(&writer);
+    check::status(&old.get(None).await?, 429)?;
+    let other = Client::new(node.demo(), NEWEST).with_key(&writer);
+    let initialize = || other.message("initialize", other.introduction(json!({})));
+    check::status(&other.send(initialize()).await?, 429)?;
+    for _ in 0..2 {
+        let from = other.http(Method::POST).header("x-forwarded-for", "203.0.113.7");
+        check::status(&from.json(&initialize()).send().await?, 429)?;
+    }
+    log.find(4, |record| record["kind"] == "refused" && record["reason"] == "limits").await?;
+    let address = log.one(|record| record["reason"] == "address").await?;
+    ensure!(address["subject"] == "ada" && address["kind"] == "refused", "{address}");
     Ok(())
 }

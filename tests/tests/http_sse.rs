@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use reqwest::Response;
 use serde_json::{Value, json};
 use tests::check;
+use tests::recorded::reaches;
 use tests::sse::{Events, PATIENCE};
 use tests::{Node, Setup, processes};
 
@@ -36,6 +37,25 @@ async fn a_client_of_2024_is_served_over_one_stream() -> Result<()> {
         };
         ensure!(steps == [1.0, 2.0, 3.0] && word["id"] == "c", "{steps:?} {word}");
     }
+    Ok(())
+}
+
+/// The POST of a request is over long before its answer.
+#[tokio::test]
+async fn the_acceptance_of_a_request_is_no_observation_of_its_duration() -> Result<()> {
+    let node = Node::start(&Setup::demo())?;
+    let mut old = Old::open(&node).await?;
+    old.initialize("2024-11-05", json!({})).await?;
+    old.request(2, "tools/list", json!({})).await?;
+    old.say(json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})).await?;
+    let count = |method: &str| {
+        let labels = format!("{{mcp_method_name=\"{method}\",error_type=\"none\"}}");
+        format!("mcp_server_operation_duration_seconds_count{labels}")
+    };
+    // A notification has no answer.
+    let told = count("notifications/roots/list_changed");
+    reaches(&node, &told, |count| count == 1.0).await?;
+    ensure!(node.metric(&count("tools/list")).await?.unwrap_or(0.0) == 0.0);
     Ok(())
 }
 

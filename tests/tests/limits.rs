@@ -244,6 +244,35 @@ async fn a_flood_of_notifications_is_refused_and_takes_nothing_from_requests() -
 }
 
 #[tokio::test]
+async fn streams_are_counted_over_http_sse_and_have_the_rates_of_the_tenant() -> Result<()> {
+    let limits = "[tenants.demo.limits]
+        cluster_streams_max = 1
+        [tenants.demo.rates.all]
+        rate = '1/h'
+        burst = 4";
+    let node = Node::start(&Setup::config(limited(limits)))?;
+    let old = Client::new(format!("{}/demo/sse", node.base), "2024-11-05");
+    let stream = old.get(None).await?;
+    check::status(&stream, 200)?;
+    let refused = old.get(None).await?;
+    check::status(&refused, 429)?;
+    ensure!(header(&refused, "ratelimit-policy")? == "\"streams\";q=1");
+    drop(stream);
+    let client = opened(&node).await?;
+    // Each stream took a token, and those of requests are others.
+    until(async || {
+        let refused = client.get(None).await?;
+        let policy = refused.headers().get("ratelimit-policy");
+        Ok(policy.is_some_and(|policy| policy == "\"all\";q=1;w=3600"))
+    })
+    .await?;
+    let refused = old.get(None).await?;
+    ensure!(header(&refused, "ratelimit-policy")? == "\"all\";q=1;w=3600");
+    ensure!(results(&client, &pings(&client, 5), "all").await? == 3);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_request_over_http_sse_is_in_flight_until_its_answer_is_on_the_stream() -> Result<()> {
     let limits = "[tenants.demo.limits]\ncluster_exchanges_max = 1";
     let node = Node::start(&Setup::config(limited(limits)))?;

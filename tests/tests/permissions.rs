@@ -168,12 +168,39 @@ async fn a_client_that_may_not_initialize_opens_no_session() -> Result<()> {
     check::refused(response, 403, -32602, check::Id::Any).await?;
     let old = Client::new(node.demo().replace("/mcp", "/sse"), "2024-11-05");
     let old = old.with_key(&settings.reader);
-    let mut events = Events::of(old.get(None).await?)?;
-    let endpoint = events.next().await?.context("no event")?.data.context("no data")?;
-    let mut poster = old.twin();
-    poster.url = format!("{}{endpoint}", node.base);
-    let response = poster.send(poster.message("initialize", introduction)).await?;
-    check::refused(response, 403, -32602, check::Id::Any).await
+    check::refused(old.get(None).await?, 403, -32602, check::Id::Any).await?;
+    ensure!(node.metric("roundhouse_sessions").await? == Some(0.0));
+    Ok(())
+}
+
+/// A client that is kept out by a change of the rules gets nothing of the session that it had.
+#[tokio::test]
+async fn a_client_that_is_kept_out_neither_reads_nor_answers() -> Result<()> {
+    let settings = Ruled::new();
+    let setup = Setup::config(&settings.text).with("node.reload_secs", 1);
+    let node = Node::start(&setup)?;
+    let reader = opened(&node, &settings.reader).await?;
+    let arguments = json!({ "n": 600, "interval_ms": 20 });
+    let mut stream =
+        reader.stream(reader.call_with_progress("rh_count", arguments, json!(1))).await?;
+    let event = loop {
+        if let Some(id) = stream.next().await?.context("no event with an id")?.id {
+            break id;
+        }
+    };
+    let out = "[tenants.demo.permissions.out]\nscopes = ['no-templates']\ndeny_methods = ['*']\n";
+    std::fs::write(
+        node.config_file(),
+        settings
+            .text
+            .replace("[tenants.demo.backends.main]", &format!("{out}[tenants.demo.backends.main]")),
+    )?;
+    while stream.next().await?.is_some() {}
+    check::refused(reader.get(Some(&event)).await?, 403, -32602, check::Id::Any).await?;
+    check::refused(reader.get(None).await?, 403, -32602, check::Id::Any).await?;
+    let answered = reader.answer(&json!(1), json!({})).await?;
+    check::refused(answered, 403, -32602, check::Id::Any).await?;
+    opened(&node, &settings.writer).await?.is_well().await
 }
 
 #[tokio::test]

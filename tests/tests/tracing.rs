@@ -77,6 +77,36 @@ async fn a_call_at_another_node_is_one_trace_with_a_span_of_each() -> Result<()>
     Ok(())
 }
 
+/// A draining node has another node create the session.
+#[tokio::test]
+async fn an_initialize_at_a_draining_node_stays_in_its_trace() -> Result<()> {
+    let collector = Collector::start().await?;
+    let token = tempfile::NamedTempFile::new()?;
+    std::fs::write(&token, "a-token-for-operators")?;
+    let setups = ["n0", "n1"].map(|name| {
+        let setup = collector.of(traced()).with("cluster.name", name);
+        setup.with("admin.token_file", token.path().display())
+    });
+    let cluster = Recorded::start(setups).await?;
+    let node = cluster.node(0)?;
+    let drain = reqwest::Client::new().post(format!("{}/drain?secs=0", node.admin));
+    drain.bearer_auth("a-token-for-operators").send().await?.error_for_status()?;
+    let client = Client::new(node.demo(), NEWEST);
+    let mut introduction = client.introduction(json!({}));
+    introduction["_meta"] = json!({ "traceparent": PARENT });
+    let answer = client.ask(client.message("initialize", introduction)).await?;
+    ensure!(answer.get("result").is_some(), "{answer}");
+    let spans = collector.until("spans", |spans| of_trace(spans, TRACE).len() >= 2).await?;
+    let spans = of_trace(&spans, TRACE);
+    let (ingress, owner) = (only(&spans, SERVER)?, only(&spans, INTERNAL)?);
+    ensure!(owner["parent"] == ingress["span"], "{spans:#?}");
+    ensure!(owner["name"] == "owner initialize", "{owner}");
+    for (span, node) in [(ingress, "n0"), (owner, "n1")] {
+        ensure!(span["resource"]["service.instance.id"] == node, "{span}");
+    }
+    Ok(())
+}
+
 /// The owner is killed in the middle of a call that may run again.
 async fn check_take_over(revision: &str, meta: Value) -> Result<()> {
     let collector = Collector::start().await?;

@@ -49,7 +49,7 @@ pub use cluster::{Revocations, RevocationsOfThread};
 pub use conversation::{Answer, Definition, Frame, Refusal, Rerun};
 pub use handle::{Handle, NodeParts};
 pub use handshake_summary::HandshakeSummary;
-pub use limits::{CountEntry, Counted, NodeLimits, RateEntry, Taken};
+pub use limits::{CountEntry, Counted, NodeLimits, PendingSession, RateEntry, Taken};
 pub use overview::{EndProblem, Ended, Listing, NodeSummary, Overview, Unasked};
 pub use ownership::revocation::{REVOCATIONS_MAX, TENANT_REVOCATIONS_MAX};
 pub use ownership::{ReplyEvent, Revocation, RevocationTimes};

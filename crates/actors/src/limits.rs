@@ -6,6 +6,9 @@
 
 mod entry;
 mod owned;
+mod round;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::any::Any;
@@ -23,8 +26,9 @@ use thin_vec::ThinVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-pub use entry::{CountEntry, Counted, RateEntry, Taken};
+pub use entry::{CountEntry, Counted, PendingSession, RateEntry, Taken};
 use owned::Owned;
+use round::{OfOwner, REPORTS_MAX, Reported};
 use wire::{LimitReport, LimitReports, LimitShares};
 
 use crate::metrics;
@@ -34,9 +38,6 @@ const ENTRIES_OF_TENANT_MAX: usize = 10_000;
 
 /// The subject of the clients that have an entry together. No principal and no key has this name.
 const OTHERS: &str = "\n";
-
-/// Most reports in one message. More take turns.
-const REPORTS_MAX: usize = 2_000;
 
 /// The limits of the whole cluster at this node. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -65,8 +66,6 @@ struct Table {
     /// What is limited of each tenant whether requests ask for it or not. It is not forgotten.
     tenants: HashMap<Arc<str>, OfTenant>,
     by_tenant: HashMap<u64, usize>,
-    /// Where the next message begins, if one does not hold all reports.
-    turn: usize,
 }
 
 /// What is limited of a tenant whether requests ask for it or not.
@@ -85,7 +84,10 @@ impl OfTenant {
     }
 }
 
-/// What this node reports to the owner of some limits.
+/// The limits of one message to their owner, which is not written yet.
+pub(crate) struct Unreported(Vec<Reported>);
+
+/// What this node reports to the owner of some limits, in one message.
 pub(crate) struct Round {
     /// The message.
     pub(crate) message: Bytes,
@@ -144,7 +146,8 @@ impl NodeLimits {
                 true => RateOfNode::alone(rate, now),
                 false => RateOfNode::new(rate, nodes, now),
             };
-            Arc::new(RateEntry::new(id, hash, (tenant.into(), kind), state, &self.0.wanted))
+            let of = (hash, !subject.is_empty());
+            Arc::new(RateEntry::new(id, of, (tenant.into(), kind), state, &self.0.wanted))
         });
         entry.change(rate, nodes, now);
         Arc::clone(entry)
@@ -246,20 +249,25 @@ impl NodeLimits {
         rates.chain(table.counts.values().filter_map(|entry| entry.used())).collect()
     }
 
-    /// Sets how many sessions each tenant has on this node.
+    /// Sets how many sessions each tenant has on this node. Those that are pending are added.
     pub(crate) fn set_sessions(&self, held: impl FnOnce() -> Vec<(Arc<str>, usize)>) {
         let now = self.now();
         let table = self.table();
-        let of_tenant =
-            |(tenant, of): (&Arc<str>, &OfTenant)| Some((Arc::clone(tenant), of.sessions.clone()?));
+        // The pending ones first: one that becomes a session meanwhile counts twice for an interval, and
+        // would otherwise not count.
+        let of_tenant = |(tenant, of): (&Arc<str>, &OfTenant)| {
+            let entry = of.sessions.clone()?;
+            Some((Arc::clone(tenant), entry.pending(), entry))
+        };
         let sessions: Vec<_> = table.tenants.iter().filter_map(of_tenant).collect();
         drop(table);
         if sessions.is_empty() {
             return;
         }
         let held: HashMap<_, _> = held().into_iter().collect();
-        for (tenant, entry) in sessions {
-            entry.set_held(held.get(&tenant).copied().unwrap_or(0) as u64, now);
+        for (tenant, pending, entry) in sessions {
+            let held = held.get(&tenant).copied().unwrap_or(0);
+            entry.set_held((held + pending) as u64, now);
         }
     }
 
@@ -318,43 +326,45 @@ impl NodeLimits {
         self.owned().forget(now);
     }
 
-    /// What is to be reported, for each owner. `only_new`: what requests wait for.
-    pub(crate) fn rounds(
+    /// What is to be reported, for each owner: the limits of each message. `only_new`: what requests wait for.
+    pub(crate) fn unreported(
         &self,
         only_new: bool,
-        from: u64,
         mut owner: impl FnMut(u64) -> Option<u64>,
-    ) -> Vec<(u64, Round)> {
+    ) -> Vec<(u64, Unreported)> {
         if self.0.is_alone {
             return Vec::new();
         }
-        let now = self.now();
-        let mut by_owner: HashMap<u64, Vec<LimitReport>> = HashMap::new();
-        let mut table = self.table();
-        let all = table.rates.len();
-        let turn = if all > REPORTS_MAX { table.turn % all } else { 0 };
-        let rates = table.rates.values().skip(turn).chain(table.rates.values().take(turn));
-        let rates = rates.filter(|entry| !only_new || entry.wants_share());
-        for entry in rates {
-            let Some(owner) = owner(entry.tenant) else { continue };
-            let reports = by_owner.entry(owner).or_default();
-            if reports.len() < REPORTS_MAX {
-                reports.extend(entry.report(now));
+        let mut by_owner: HashMap<u64, OfOwner> = HashMap::new();
+        let mut add = |tenant, reported| {
+            if let Some(owner) = owner(tenant) {
+                by_owner.entry(owner).or_default().add(reported);
             }
+        };
+        let table = self.table();
+        for entry in table.rates.values().filter(|entry| !only_new || entry.wants_share()) {
+            add(entry.tenant, Reported::Rate(Arc::clone(entry)));
         }
         for entry in table.counts.values().filter(|entry| !only_new || entry.wants_share()) {
-            let Some(owner) = owner(entry.tenant) else { continue };
-            by_owner.entry(owner).or_default().extend(entry.report(now));
+            add(entry.tenant, Reported::Count(Arc::clone(entry)));
         }
-        table.turn = turn.wrapping_add(REPORTS_MAX);
         drop(table);
-        by_owner.retain(|_, reports| !reports.is_empty());
-        let round = |(owner, reports): (u64, Vec<LimitReport>)| {
-            let ids = reports.iter().map(LimitReport::id).collect();
-            let message = LimitReports { reports, from }.encode_to_vec().into();
-            (owner, Round { message, at: now, ids })
+        let messages = |(owner, of_owner): (u64, OfOwner)| {
+            of_owner.messages().into_iter().map(move |message| (owner, Unreported(message)))
         };
-        by_owner.into_iter().map(round).collect()
+        by_owner.into_iter().flat_map(messages).collect()
+    }
+
+    /// Writes a message. `None`: there is no demand, and no share.
+    pub(crate) fn report(&self, Unreported(limits): &Unreported, from: u64) -> Option<Round> {
+        let now = self.now();
+        let reports: Vec<_> = limits.iter().filter_map(|limit| limit.report(now)).collect();
+        if reports.is_empty() {
+            return None;
+        }
+        let ids = reports.iter().map(LimitReport::id).collect();
+        let message = LimitReports { reports, from }.encode_to_vec().into();
+        Some(Round { message, at: now, ids })
     }
 
     /// Answers the reports of a node, as the owner of the limits. `None` for bytes that no node sends.

@@ -22,6 +22,11 @@ impl ShortId {
         Self(digest.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte)))
     }
 
+    /// The first eight bytes of the digest, as a number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     /// Reads a whole short id.
     pub fn parse(written: &str) -> Option<Self> {
         let range = range(written)?;

@@ -104,6 +104,11 @@ impl SessionDigest {
         let [first, ..] = digest.as_chunks::<8>().0 else { return Self(0) };
         Self(u64::from_be_bytes(*first))
     }
+
+    /// The digest with these first eight bytes, as a number.
+    pub fn of_number(first: u64) -> Self {
+        Self(first)
+    }
 }
 
 impl fmt::Debug for SessionDigest {

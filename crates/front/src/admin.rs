@@ -13,10 +13,10 @@ use bytes::Bytes;
 use telemetry::{METRICS_CONTENT_TYPE, Readiness, metrics_text};
 use tenants::Tenants;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
-use crate::admin_api::{self, ApiAnswer, ApiRequest, Listed, Unreadable};
-use crate::admin_audit::{self, Operator, OperatorRecords};
+use crate::admin_actions::{act, detached, drain_action, drain_or_undrain, revoke};
+use crate::admin_api::{self, ApiAnswer, ApiRequest, Listed, Performed, Unreadable};
+use crate::admin_audit::{self, About, Operator, OperatorRecords};
 use crate::admin_credentials::{AdminCredentials, CredentialProblem, Role};
 use crate::admin_host::AdminHosts;
 use crate::admin_revocations::{self, Wanted};
@@ -27,7 +27,7 @@ use crate::drain::{Drain, TakenBack};
 const DRAINING: &str = "draining";
 
 const TEXT: &str = "text/plain; charset=utf-8";
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 const STARTING: &str = "the node is starting\n";
 
@@ -37,11 +37,11 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The interval at which a draining node checks whether it has new sessions.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Most requests to `/v1/…` that are performed at a time; a further one is answered 503. Each may ask all
+/// Most requests to `/v1/…`, and as many to `/revocations`, that are performed at a time; a further one is answered 503. Each may ask all
 /// nodes and search all sessions.
 const PERFORMED_MAX: usize = 16;
 
-/// How long a request to `/v1/…` may take; less than its connection.
+/// How long a list may take; less than its connection.
 const PERFORM: Duration = Duration::from_secs(9);
 
 /// What the endpoints for operators read and change. Cheap to clone.
@@ -53,6 +53,8 @@ pub(crate) struct Operated {
     pub(crate) access: Access,
     /// See [`PERFORMED_MAX`].
     performed: Arc<Semaphore>,
+    /// The same of requests to `/revocations`: lists do not delay that a client is kept out.
+    revoked: Arc<Semaphore>,
 }
 
 /// The sessions and the tenants; set when clients are served.
@@ -89,8 +91,8 @@ impl Operated {
         drain: Arc<Drain>,
         access: Access,
     ) -> Self {
-        let performed = Arc::new(Semaphore::new(PERFORMED_MAX));
-        Self { readiness, served, drain, access, performed }
+        let [performed, revoked] = [(); 2].map(|()| Arc::new(Semaphore::new(PERFORMED_MAX)));
+        Self { readiness, served, drain, access, performed, revoked }
     }
 }
 
@@ -107,32 +109,17 @@ pub(crate) async fn answer(request: &Request, operated: &Operated) -> Response<B
         return text(StatusCode::FORBIDDEN, TEXT, why);
     }
     match (&head.method, head.uri.path()) {
-        (&Method::POST | &Method::DELETE, "/drain") => {
-            let action = if head.method == Method::DELETE { "undrain" } else { "drain" };
-            match operated.admit(head, Role::Operate, action) {
-                Err(refused) => refused.into_text(),
-                Ok(operator) => match operated.served.get() {
-                    None => text(StatusCode::SERVICE_UNAVAILABLE, TEXT, STARTING),
-                    Some(served) => {
-                        // A full disk is a reason to drain: it goes on without a record, and both
-                        // records together delay the answer no longer than one.
-                        let until = Instant::now() + served.records.hold();
-                        let _ = served.records.begin(&operator, action, "node").await;
-                        let response = match head.method {
-                            Method::DELETE => take_drain_back(operated, &served.handle),
-                            _ => {
-                                let query = head.uri.query().unwrap_or_default();
-                                drain(operated, &served.handle, query)
-                            }
-                        };
-                        let outcome = response.status();
-                        let ended = served.records.end(&operator, action, "node", outcome.as_str());
-                        // What is not written in time is written later.
-                        let _ = tokio::time::timeout_at(until, ended).await;
-                        response
-                    }
-                },
+        (method @ (&Method::POST | &Method::DELETE), "/drain") => {
+            let operator = match operated.admit(head, Role::Operate, drain_action(method)) {
+                Ok(operator) => operator,
+                Err(refused) => return refused.into_text(),
+            };
+            if operated.served.get().is_none() {
+                return text(StatusCode::SERVICE_UNAVAILABLE, TEXT, STARTING);
             }
+            let query = head.uri.query().unwrap_or_default().to_owned();
+            let (operated, wanted) = (operated.clone(), (method.clone(), query));
+            detached(|answering| drain_or_undrain(operated, operator, wanted, answering)).await
         }
         (_, "/drain") => not_allowed("POST, DELETE"),
         (_, path) if path.starts_with(admin_api::PREFIX) => api(head, operated).await,
@@ -166,37 +153,29 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
     let Some(ServedClients { handle, tenants, records }) = operated.served.get() else {
         return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, STARTING.trim_end()));
     };
-    let Ok(_performed) = operated.performed.try_acquire() else {
-        let why = "the node performs too many requests of operators already; ask again";
-        return json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why));
-    };
-    let listed = Listed { overview: handle.overview(), tenants };
     let (action, object) = (request.action(), request.object());
-    let unrecorded =
-        |held: Held| json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string()));
-    let is_read = request.role() == Role::Read;
-    if !is_read && let Err(held) = records.begin(&operator, action, &object).await {
-        return unrecorded(held);
+    let Ok(performed) = Arc::clone(&operated.performed).try_acquire_owned() else {
+        return operated.refuse_busy(&operator, action);
+    };
+    if request.role() != Role::Read {
+        let operated = operated.clone();
+        return detached(|answering| act(operated, operator, request, performed, answering)).await;
     }
-    let performed = tokio::time::timeout(PERFORM, request.perform(listed)).await;
-    let (outcome, answer) = performed.unwrap_or_else(|_| {
-        let why = "other nodes or the store did not answer in time; the request may still take effect: \
-                   ask again";
-        ("no answer in time", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
-    });
-    match is_read {
-        true => match records.read(&operator, action, &object, outcome).await {
-            Ok(()) => json(answer),
-            Err(held) => unrecorded(held),
-        },
-        false => {
-            records.end(&operator, action, &object, outcome).await;
-            json(answer)
-        }
+    let listed = Listed { overview: handle.overview(), tenants };
+    let done = tokio::time::timeout(PERFORM, request.perform(listed)).await;
+    let Performed { outcome, answer, .. } = done.unwrap_or_else(|_| Performed::late());
+    let about = About { target: &object, ..About::default() };
+    match records.read(&operator, action, about, outcome).await {
+        Ok(()) => json(answer),
+        Err(held) => unrecorded(held),
     }
 }
 
-fn json(ApiAnswer { status, body }: ApiAnswer) -> Response<Body> {
+fn unrecorded(held: Held) -> Response<Body> {
+    json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string()))
+}
+
+pub(crate) fn json(ApiAnswer { status, body }: ApiAnswer) -> Response<Body> {
     text(status, JSON, format!("{body}\n"))
 }
 
@@ -221,21 +200,31 @@ async fn revocations(head: &RequestHead, operated: &Operated) -> Response<Body> 
     };
     let wanted = match Wanted::read(head.uri.query().unwrap_or_default()) {
         Ok(wanted) => wanted,
-        Err(why) => return json(ApiAnswer::error(StatusCode::BAD_REQUEST, why)),
-    };
-    let object = wanted.tenant.as_deref().unwrap_or("all tenants");
-    let ((status, body), changed) =
-        admin_revocations::answer(&head.method, &wanted, handle, tenants).await;
-    if head.method == Method::GET {
-        if let Err(held) = records.read(&operator, action, object, status.as_str()).await {
-            let unrecorded = ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, held.to_string());
-            return json(unrecorded);
+        Err(why) => {
+            let credential = Some(&*operator.credential);
+            admin_audit::record_refusal(Some(records), credential, action, "malformed");
+            return json(ApiAnswer::error(StatusCode::BAD_REQUEST, why));
         }
-    } else {
-        // Recorded when it is done: a full audit log does not delay that a client is kept out.
-        records.revoked(&operator, action, &wanted, status.as_str(), changed.as_ref()).await;
+    };
+    let Ok(revoked) = Arc::clone(&operated.revoked).try_acquire_owned() else {
+        return operated.refuse_busy(&operator, action);
+    };
+    if head.method != Method::GET {
+        let (operated, order) = (operated.clone(), (head.method.clone(), action));
+        return detached(|answering| async move {
+            revoke(operated, operator, order, wanted, answering).await;
+            drop(revoked);
+        })
+        .await;
     }
-    text(status, JSON, format!("{body}\n"))
+    let ((status, body), _) =
+        admin_revocations::answer(&head.method, &wanted, handle, tenants).await;
+    let object = wanted.tenant.as_deref().unwrap_or("all tenants");
+    let about = About { target: object, ..About::default() };
+    match records.read(&operator, action, about, status.as_str()).await {
+        Ok(()) => text(status, JSON, format!("{body}\n")),
+        Err(held) => unrecorded(held),
+    }
 }
 
 fn read(head: &RequestHead, path: &str, operated: &Operated) -> Response<Body> {
@@ -305,6 +294,14 @@ impl Refused {
 }
 
 impl Operated {
+    /// The answer to an operator whose request finds no place among those that are performed.
+    fn refuse_busy(&self, operator: &Operator, action: &'static str) -> Response<Body> {
+        let records = self.served.get().map(|served| &served.records);
+        admin_audit::record_refusal(records, Some(&operator.credential), action, "busy");
+        let why = "the node performs too many requests of operators already; ask again";
+        json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
+    }
+
     /// The operator who sends a request, if the credential has the role that the request needs.
     fn admit(
         &self,
@@ -318,13 +315,16 @@ impl Operated {
         if credentials.is_empty() {
             return match place {
                 ListenedAt::Socket => Ok(Operator::of_socket()),
-                ListenedAt::Port(_) => refused(
-                    StatusCode::FORBIDDEN,
-                    "this is off until there is a credential: make one with `roundhouse admin-key`, or set \
-                     `admin.token_file` to a file that holds a token, and send it as `Authorization: \
-                     Bearer <token>`"
-                        .into(),
-                ),
+                ListenedAt::Port(_) => {
+                    admin_audit::record_refusal(records, None, action, "off");
+                    refused(
+                        StatusCode::FORBIDDEN,
+                        "this is off until there is a credential: make one with `roundhouse admin-key`, or \
+                         set `admin.token_file` to a file that holds a token, and send it as \
+                         `Authorization: Bearer <token>`"
+                            .into(),
+                    )
+                }
             };
         }
         let found = match bearer(head) {
@@ -376,7 +376,7 @@ fn bearer(head: &RequestHead) -> Option<&str> {
 
 /// Starts a drain; the process goes on. `?secs=` sets how long requests in flight may take. A
 /// repeated request changes nothing.
-fn drain(operated: &Operated, handle: &Handle, query: &str) -> Response<Body> {
+pub(crate) fn drain(operated: &Operated, handle: &Handle, query: &str) -> Response<Body> {
     let secs = query.split('&').find_map(|pair| pair.strip_prefix("secs="));
     let grace = match secs.map(str::parse) {
         None => GRACE,
@@ -405,7 +405,7 @@ fn drain(operated: &Operated, handle: &Handle, query: &str) -> Response<Body> {
 }
 
 /// Takes back a drain that an operator began. A repeated request changes nothing.
-fn take_drain_back(operated: &Operated, handle: &Handle) -> Response<Body> {
+pub(crate) fn take_drain_back(operated: &Operated, handle: &Handle) -> Response<Body> {
     let taken_back = operated.drain.take_back(|| {
         handle.cancel_drain();
         operated.readiness.clear(DRAINING);
@@ -431,7 +431,11 @@ fn ready(readiness: &Readiness) -> Response<Body> {
     text(StatusCode::SERVICE_UNAVAILABLE, TEXT, reasons)
 }
 
-fn text(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
+pub(crate) fn text(
+    status: StatusCode,
+    kind: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Body> {
     let mut response = Response::with_body(status, Body::whole(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -60,6 +60,29 @@ impl ApiAnswer {
     }
 }
 
+/// What came of a request.
+pub(crate) struct Performed {
+    /// For the record.
+    pub(crate) outcome: &'static str,
+    /// The session that was ended.
+    pub(crate) ended: Option<Ended>,
+    pub(crate) answer: ApiAnswer,
+}
+
+impl Performed {
+    fn listed(list: Value) -> Self {
+        Self { outcome: LISTED, ended: None, answer: ApiAnswer::ok(list) }
+    }
+
+    /// Of a request that took too long.
+    pub(crate) fn late() -> Self {
+        let why = "other nodes or the store did not answer in time; the request may still take effect: \
+                   ask again";
+        let answer = ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why);
+        Self { outcome: "no answer in time", ended: None, answer }
+    }
+}
+
 /// Why a request cannot be read.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unreadable {
@@ -155,39 +178,42 @@ impl ApiRequest {
         }
     }
 
-    /// Performs it for an operator that may do so. Returns the outcome, for the record, and the answer.
-    pub(crate) async fn perform(self, listed: Listed<'_>) -> (&'static str, ApiAnswer) {
+    /// Performs it for an operator that may do so.
+    pub(crate) async fn perform(self, listed: Listed<'_>) -> Performed {
         match self {
             Self::Nodes => {
                 let (nodes, unasked) = listed.overview.nodes().await;
                 let nodes: Vec<_> = nodes.into_iter().map(node).collect();
-                (LISTED, ApiAnswer::ok(json!({ "nodes": nodes, "unasked": names(unasked) })))
+                Performed::listed(json!({ "nodes": nodes, "unasked": names(unasked) }))
             }
             Self::Tenants => {
                 let (nodes, unasked) = listed.overview.tenants().await;
                 let tenants = admin_tenants::tenants(&listed.tenants.by_name(), nodes);
-                (LISTED, ApiAnswer::ok(json!({ "tenants": tenants, "unasked": names(unasked) })))
+                Performed::listed(json!({ "tenants": tenants, "unasked": names(unasked) }))
             }
             Self::Sessions(query) => {
                 let Listing { sessions, next, unasked } = listed.overview.sessions(query).await;
                 let sessions: Vec<_> =
                     sessions.into_iter().map(|(node, one)| session(&node, one)).collect();
                 let next = next.map(|next| next.to_string());
-                let list = json!({
+                Performed::listed(json!({
                     "sessions": sessions, "next": next, "unasked": names(unasked),
-                });
-                (LISTED, ApiAnswer::ok(list))
+                }))
             }
             Self::EndSession { target, tenant } => {
-                let ended = listed.overview.end_session(target, tenant).await;
-                match ended {
-                    Ok(Ended { id, tenant, node }) => {
-                        let ended = json!({
-                            "id": id.to_string(), "tenant": &*tenant, "node": named(&node),
+                match listed.overview.end_session(target, tenant).await {
+                    Ok(ended) => {
+                        let Ended { id, tenant, node } = &ended;
+                        let shown = json!({
+                            "id": id.to_string(), "tenant": &**tenant, "node": named(node),
                         });
-                        ("ended", ApiAnswer::ok(json!({ "ended": ended })))
+                        let answer = ApiAnswer::ok(json!({ "ended": shown }));
+                        Performed { outcome: "ended", ended: Some(ended), answer }
                     }
-                    Err(problem) => not_ended(problem),
+                    Err(problem) => {
+                        let (outcome, answer) = not_ended(problem);
+                        Performed { outcome, ended: None, answer }
+                    }
                 }
             }
         }

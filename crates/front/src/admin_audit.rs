@@ -5,10 +5,12 @@
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use audit::{Entry, Held, Origin, Recorder};
+use actors::ShortId;
+use audit::{Entry, Held, Origin, Recorder, SessionDigest};
 
 use crate::admin_revocations::{Changed, Wanted};
-use crate::audited::perform_records;
+use crate::audit_reading::who;
+use crate::record_performing::perform_records;
 
 /// The operator that sent a request, by the name of the credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,17 @@ impl Operator {
     }
 }
 
+/// What an action is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct About<'a> {
+    /// As the operator named it: a tenant, or the short id of a session.
+    pub(crate) target: &'a str,
+    /// The tenant, once it is known.
+    pub(crate) tenant: Option<&'a Arc<str>>,
+    /// The session that was found.
+    pub(crate) session: Option<ShortId>,
+}
+
 /// The audit log, as the thread that serves operators uses it.
 pub(crate) struct OperatorRecords {
     recorder: Recorder,
@@ -35,15 +48,14 @@ impl OperatorRecords {
         Self { recorder, performing: Once::new() }
     }
 
-    /// Records what an operator is about to do. `object` is what it is about: a tenant, or the short id
-    /// of a session.
+    /// Records what an operator is about to do.
     pub(crate) async fn begin(
         &self,
         operator: &Operator,
         action: &'static str,
-        object: &str,
+        about: About<'_>,
     ) -> Result<(), Held> {
-        self.add(operator, action, object, None).await
+        self.add(operator, action, about, None).await
     }
 
     /// Records an action of an operator, and its outcome.
@@ -51,11 +63,11 @@ impl OperatorRecords {
         &self,
         operator: &Operator,
         action: &'static str,
-        object: &str,
+        about: About<'_>,
         outcome: &str,
     ) {
         // An error: it is done, and the log has it.
-        let _ = self.read(operator, action, object, outcome).await;
+        let _ = self.read(operator, action, about, outcome).await;
     }
 
     /// Records what an operator has read, and its outcome, in one record: nothing was changed. The answer may be
@@ -64,17 +76,18 @@ impl OperatorRecords {
         &self,
         operator: &Operator,
         action: &'static str,
-        object: &str,
+        about: About<'_>,
         outcome: &str,
     ) -> Result<(), Held> {
         tracing::info!(
             credential = &*operator.credential,
             action,
-            object,
+            object = about.target,
             outcome,
+            tenant = about.tenant.map(|tenant| &**tenant),
             "operator action"
         );
-        self.add(operator, action, object, Some(outcome)).await
+        self.add(operator, action, about, Some(outcome)).await
     }
 
     /// The longest wait for a record.
@@ -82,8 +95,8 @@ impl OperatorRecords {
         self.recorder.hold().unwrap_or_default()
     }
 
-    /// Records that an operator revoked a client, or took that back, in one record, which names the client,
-    /// and one line, which does not.
+    /// Records that an operator revoked clients, or took that back: in a record for each of them, which names
+    /// it, and in one line, which does not. If nothing was changed, one record says what was wanted.
     pub(crate) async fn revoked(
         &self,
         operator: &Operator,
@@ -107,37 +120,41 @@ impl OperatorRecords {
             return;
         }
         self.perform_records();
-        let tenant = wanted.tenant.as_deref().map(Arc::from).unwrap_or_else(|| Arc::from(""));
-        let entry = Entry {
-            action: Some(action),
-            by: Some(&*operator.credential),
-            origin: Origin {
-                principal: Some(if wanted.client.is_some() { "client" } else { "subject" }),
-                subject: wanted.subject.as_deref().or(wanted.client.as_deref()),
-                issuer: wanted.issuer.as_deref(),
-                ..Origin::default()
-            },
-            outcome: Some(outcome),
-            ..Entry::default()
+        let tenant: &Arc<str> = &wanted.tenant.as_deref().unwrap_or_default().into();
+        let record = |(principal, issuer, subject)| async move {
+            let origin = Origin { principal, issuer, subject, ..Origin::default() };
+            let (by, outcome) = (Some(&*operator.credential), Some(outcome));
+            let entry = Entry { action: Some(action), by, origin, outcome, ..Entry::default() };
+            // An error: it is done, and the log has it.
+            let _ = self.recorder.revoked(tenant, &entry).await;
         };
-        // An error: it is done, and the log has it.
-        let _ = self.recorder.revoked(&tenant, &entry).await;
+        let changed = changed.map(|changed| &*changed.principals).unwrap_or_default();
+        if changed.is_empty() {
+            let kind = if wanted.client.is_some() { "client" } else { "subject" };
+            let name = wanted.subject.as_deref().or(wanted.client.as_deref());
+            record((Some(kind), wanted.issuer.as_deref(), name)).await;
+        }
+        for principal in changed {
+            record(who(principal)).await;
+        }
     }
 
     async fn add(
         &self,
         operator: &Operator,
         action: &'static str,
-        object: &str,
+        About { target, tenant, session }: About<'_>,
         outcome: Option<&str>,
     ) -> Result<(), Held> {
         if !self.recorder.is_on() {
             return Ok(());
         }
         self.perform_records();
-        let (by, target) = (Some(&*operator.credential), Some(object));
-        let entry = Entry { action: Some(action), by, target, outcome, ..Entry::default() };
-        self.recorder.admin(None, &entry).await
+        let (by, target) = (Some(&*operator.credential), Some(target));
+        let session = session.map(|session| SessionDigest::of_number(session.number()));
+        let origin = Origin { session, ..Origin::default() };
+        let entry = Entry { action: Some(action), by, target, outcome, origin, ..Entry::default() };
+        self.recorder.admin(tenant, &entry).await
     }
 
     fn perform_records(&self) {

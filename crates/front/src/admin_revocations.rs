@@ -7,7 +7,7 @@ use actors::{
 };
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
-use tenants::{Access, ClientName, Tenant, Tenants};
+use tenants::{Access, ClientName, Principal, Tenant, Tenants};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -19,7 +19,9 @@ pub(crate) type JsonAnswer = (StatusCode, Value);
 
 /// What a request that revoked, or took that back, has changed.
 pub(crate) struct Changed {
-    /// The kinds of credentials of the clients.
+    /// The clients.
+    pub(crate) principals: Vec<Principal>,
+    /// The kinds of their credentials.
     pub(crate) credentials: String,
     pub(crate) is_stored: bool,
     /// The other nodes that know it by now, and those that do not.
@@ -189,6 +191,7 @@ fn note(tenant: &str, clients: &[ClientName<'_>], result: &RevocationResult) -> 
     }
     let credentials = clients.iter().map(|client| client.credential());
     Changed {
+        principals: clients.iter().map(|client| client.principal()).collect(),
         credentials: credentials.collect::<Vec<_>>().join(", "),
         is_stored: result.stored.is_ok(),
         told: result.told.len(),

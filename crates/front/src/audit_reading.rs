@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use audit::{FieldValue, RequestName};
 use protocol::glance::{self, Kind};
-use protocol::{Method, Notification, Request, RequestId};
+use protocol::{Message, Method, Notification, Request, RequestId};
 use serde::Deserialize;
-use telemetry::Outcome;
+use telemetry::{Outcome, TraceId};
 use tenants::{Principal, Tenant};
 
 /// Longer parameters are not searched for the fields that settings name: the thread serves others.
@@ -54,6 +54,16 @@ impl SignInProblem {
     }
 }
 
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalCause {
+    /// The sender is not known, or what it presented does not count any more: then the client that it was
+    /// made for, if that is known.
+    SignIn(SignInProblem, Option<Principal>),
+    /// The sender is known, and this is the reason in records.
+    Reason(&'static str),
+}
+
 /// The kind of a principal's name, its issuer, and the name. `identity` and `tenants` make these names.
 pub(crate) fn who(principal: &Principal) -> (Option<&'static str>, Option<&str>, Option<&str>) {
     let name = principal.name();
@@ -81,6 +91,16 @@ pub(crate) fn trace_id(traceparent: &str) -> Option<&str> {
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_formed = traceparent.len() >= 55 && traceparent.as_bytes()[2] == b'-';
     (is_formed && id.bytes().all(is_hex)).then_some(id)
+}
+
+/// The trace that a message names. Most name none, which takes a search of their parameters.
+pub(crate) fn trace_of(message: &Message) -> Option<TraceId> {
+    let parent = match message {
+        Message::Request(request) => request.trace_parent(),
+        Message::Notification(notification) => notification.trace_parent(),
+        Message::Response(_) => None,
+    };
+    parent.map(|(parent, _)| TraceId(parent.trace))
 }
 
 /// The id of a request as records have it.

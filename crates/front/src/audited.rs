@@ -1,21 +1,20 @@
 //! The audit records of one exchange: of what it dispatches, and how that ended, or why nothing was
 //! dispatched.
 
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use actix_http::header::HeaderMap;
 use audit::{CallId, Entry, Full, Held, KnownOrigin, Origin, Recorder, SessionDigest, Ticket};
 use bytes::Bytes;
 use protocol::{About, Body as Posted, Message, Method, Request, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome, TraceId};
 use tenants::{Principal, Tenant};
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::audit_reading::{
-    SignInProblem, cancelled_id, fields, final_response, request_name, trace_id, who,
+    RefusalCause, cancelled_id, fields, final_response, request_name, trace_id, trace_of, who,
 };
+use crate::open_calls::{Calls, OpenCall};
 use crate::permissions::NotPermitted;
 
 /// Why a call without a record is refused.
@@ -60,36 +59,14 @@ pub(crate) struct Audited {
     is_dispatched: bool,
     /// Whether another exchange, perhaps of another node, carries the responses.
     is_answered_elsewhere: bool,
-    /// Why the sender is not known.
-    sign_in: Option<SignInProblem>,
     /// The message of the body, if it is one request, until it is recorded.
     posted: Option<Bytes>,
+    /// Why the request is refused, and whether its sender is not known.
+    refusal: Option<(&'static str, bool)>,
     /// Whether a record says already that the request was refused.
     is_refusal_recorded: bool,
     /// The places in the batch of the members that are over a limit, which have their records.
     over_limits: Vec<usize>,
-}
-
-#[derive(Debug, Default)]
-enum Calls {
-    #[default]
-    None,
-    /// The exchange is this call.
-    One(OpenCall),
-    /// The members of a batch, each until its response.
-    Many(Vec<OpenCall>),
-}
-
-/// A call with a `begin` and no `end`.
-#[derive(Debug)]
-struct OpenCall {
-    call: CallId,
-    /// `None` if it is the only one.
-    request: Option<RequestId>,
-    /// When it was dispatched, of several calls.
-    began: Option<Instant>,
-    /// Whether it opens the session: its `begin` could not name that.
-    opens_session: bool,
 }
 
 impl Audited {
@@ -106,8 +83,8 @@ impl Audited {
             calls: Calls::None,
             is_dispatched: false,
             is_answered_elsewhere: false,
-            sign_in: None,
             posted: None,
+            refusal: None,
             is_refusal_recorded: false,
             over_limits: Vec::new(),
         }
@@ -137,9 +114,35 @@ impl Audited {
         self.trace = Some(trace.to_string().into());
     }
 
-    /// Notes why the sender is not known.
-    pub(crate) fn sign_in_failed(&mut self, problem: SignInProblem) {
-        self.sign_in = Some(problem);
+    /// Notes the trace that a message names which is not traced here. Members of a batch have traces of their
+    /// own.
+    pub(crate) fn of_trace_of_message(&mut self, body: &Posted) {
+        if let Posted::One(message) = body
+            && let Some(trace) = trace_of(message)
+        {
+            self.of_trace(trace);
+        }
+    }
+
+    /// Notes the trace that the head of the request names, if its message names none.
+    pub(crate) fn of_trace_of_head(&mut self, headers: &HeaderMap) {
+        if self.trace.is_none() {
+            let named = headers.get("traceparent").and_then(|value| value.to_str().ok());
+            self.trace = named.and_then(trace_id).map(Arc::from);
+        }
+    }
+
+    /// Notes why the request is refused.
+    pub(crate) fn refused_by(&mut self, cause: &RefusalCause) {
+        self.refusal = Some(match cause {
+            RefusalCause::Reason(reason) => (*reason, false),
+            RefusalCause::SignIn(problem, client) => {
+                if let Some(client) = client {
+                    self.of_principal(client);
+                }
+                (problem.as_str(), true)
+            }
+        });
     }
 
     /// Records what is about to be dispatched, and waits until that is written. After an error it must
@@ -238,6 +241,8 @@ impl Audited {
             Dispatched::Posted(Posted::Batch(members))
             | Dispatched::AnsweredElsewhere(Posted::Batch(members)) => {
                 for member in members.iter().flatten().skip(admitted.members) {
+                    let own = trace_of(member).map(|own| own.to_string());
+                    let trace = own.as_deref().or(trace);
                     let ticket = self.admit_message(tenant, member, trace, false)?;
                     // A record that was left out does not end the wait for those before it.
                     if ticket.is_some_and(Ticket::waits) || admitted.last.is_none() {
@@ -566,51 +571,16 @@ impl Audited {
             method: record.method.as_ref().map(|method| method.as_str()),
             about: about.subject.as_ref().map(|(kind, name)| (*kind, &**name)),
             is_ambiguous: about.is_ambiguous,
-            reason: self.sign_in.map(SignInProblem::as_str),
+            reason: self.refusal.map(|(reason, _)| reason),
             status,
             code: record.code,
             duration,
             bytes_in: Some(record.bytes_in),
             ..self.entry()
         };
-        match self.sign_in {
-            Some(_) => self.recorder.sign_in_failed(&self.tenant, &entry),
-            None => self.recorder.refused(&self.tenant, &entry),
+        match self.refusal {
+            Some((_, true)) => self.recorder.sign_in_failed(&self.tenant, &entry),
+            Some((_, false)) | None => self.recorder.refused(&self.tenant, &entry),
         }
     }
-}
-
-impl Calls {
-    fn is_none(&self) -> bool {
-        match self {
-            Self::None => true,
-            Self::One(_) => false,
-            Self::Many(calls) => calls.is_empty(),
-        }
-    }
-
-    fn into_vec(self) -> Vec<OpenCall> {
-        match self {
-            Self::None => Vec::new(),
-            Self::One(call) => vec![call],
-            Self::Many(calls) => calls,
-        }
-    }
-}
-
-/// Writes the records of this thread, and lets the requests go on whose records are written, or cannot be
-/// written in time.
-pub(crate) fn perform_records(recorder: &Recorder) {
-    let Some(every) = recorder.perform_interval() else { return };
-    let recorder = recorder.clone();
-    actix_rt::spawn(async move {
-        let mut ticks = interval(every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        poll_fn(|context| {
-            while ticks.poll_tick(context).is_ready() {}
-            recorder.perform(context);
-            Poll::<()>::Pending
-        })
-        .await;
-    });
 }

@@ -38,14 +38,29 @@ pub(crate) enum Unauthenticated {
     Scheme,
     /// The header does not have the form of its scheme.
     Malformed,
-    /// The key is not valid here, or not any more.
-    Key(KeyProblem),
+    /// The tenant does not have this key.
+    UnknownKey,
+    /// The key of this client has ended.
+    ExpiredKey(Principal),
     /// The token is not valid here, or its issuer could not be asked.
     Token(TokenProblem),
     /// The key or token was valid, and its client was revoked since.
-    Revoked,
-    /// The token is valid, and lacks some of these scopes.
-    Scope(Scopes),
+    Revoked(Principal),
+    /// The token is valid, and lacks some of these scopes. With its client, unless that is known already.
+    Scope(Scopes, Option<Principal>),
+}
+
+impl Unauthenticated {
+    /// The client, if what the request presents was made for it.
+    pub(crate) fn client(&self) -> Option<&Principal> {
+        match self {
+            Self::ExpiredKey(client) | Self::Revoked(client) => Some(client),
+            Self::Scope(_, client) => client.as_ref(),
+            Self::Missing | Self::Scheme | Self::Malformed | Self::UnknownKey | Self::Token(_) => {
+                None
+            }
+        }
+    }
 }
 
 /// What the header of a request says.
@@ -112,7 +127,7 @@ impl Authentication {
                 self.of_key(tenant, keys, formed(token)?)
             }
             (_, Some(rules)) => self.of_token(tenant, rules, token),
-            (None, None) => Err(Unauthenticated::Key(KeyProblem::Unknown)),
+            (None, None) => Err(Unauthenticated::UnknownKey),
         }
     }
 
@@ -124,7 +139,7 @@ impl Authentication {
     ) -> Result<Credential, Unauthenticated> {
         match credential.is_revoked(tenant, &self.revocations) {
             false => Ok(credential),
-            true => Err(Unauthenticated::Revoked),
+            true => Err(Unauthenticated::Revoked(credential.principal)),
         }
     }
 
@@ -170,7 +185,7 @@ impl Authentication {
         let identity = Arc::new(verified.map_err(Unauthenticated::Token)?);
         let credential = of_identity(tenant, rules, &identity);
         let credential = credential.and_then(|credential| self.unrevoked(tenant, credential));
-        if !matches!(credential, Err(Unauthenticated::Revoked)) {
+        if !matches!(credential, Err(Unauthenticated::Revoked(_))) {
             self.verified.borrow_mut().keep(&tenant.name, rules, digest, identity);
         }
         credential
@@ -179,7 +194,10 @@ impl Authentication {
 
 fn of_key(tenant: &Tenant, keys: &Keys, presented: &str) -> Result<Credential, Unauthenticated> {
     let digest = KeyDigest::of(presented);
-    let key = keys.find(digest, SystemTime::now()).map_err(Unauthenticated::Key)?;
+    let key = keys.find(digest, SystemTime::now()).map_err(|problem| match problem {
+        KeyProblem::Unknown => Unauthenticated::UnknownKey,
+        KeyProblem::Expired(client) => Unauthenticated::ExpiredKey(client),
+    })?;
     // A copy: threads share no memory that each request changes.
     let principal = Principal::named(key.principal.name());
     let attributes = || Attributes { scopes: key.scopes.clone(), ..Attributes::default() };
@@ -203,7 +221,8 @@ fn of_identity(
     identity: &Identity,
 ) -> Result<Credential, Unauthenticated> {
     if !identity.scopes.has_all(&rules.scopes) {
-        return Err(Unauthenticated::Scope(rules.scopes.clone()));
+        let client = Some(identity.principal.clone());
+        return Err(Unauthenticated::Scope(rules.scopes.clone(), client));
     }
     // The identity belongs to this worker, so each request may count the principal.
     let principal = identity.principal.clone();
@@ -326,7 +345,7 @@ mod tests {
             assert_eq!(found(&tenant, Some(header)).as_deref(), Ok("key:ada"), "{header}");
         }
         assert_eq!(found(&tenant, None), Err(Unauthenticated::Missing));
-        let unknown = Unauthenticated::Key(KeyProblem::Unknown);
+        let unknown = Unauthenticated::UnknownKey;
         for header in ["Bearer ADA", "Bearer key/ada", "Bearer ad", "Bearer adaa"] {
             assert_eq!(found(&tenant, Some(header)), Err(unknown.clone()), "{header}");
         }
@@ -442,7 +461,8 @@ mod tests {
         }
         let find = |header| authentication.find(&tenant, Authorization::Present(header));
         assert!(matches!(find("Bearer a.b.c"), Ok(Found::Credential(_))));
-        assert_eq!(find("Bearer a.b.d").err(), Some(Unauthenticated::Scope(Scopes::of(["mcp"]))));
+        let lacks = Unauthenticated::Scope(Scopes::of(["mcp"]), Some(Principal::named("a.b.d")));
+        assert_eq!(find("Bearer a.b.d").err(), Some(lacks));
         assert!(matches!(find("Bearer a.b.e"), Ok(Found::Token { .. })));
     }
 
@@ -469,7 +489,10 @@ mod tests {
             match authentication.find(&tenant, Authorization::Present(&header)) {
                 Ok(Found::Credential(_)) => "found",
                 Ok(Found::Token { .. }) => "to be verified",
-                Err(Unauthenticated::Revoked) => "revoked",
+                Err(Unauthenticated::Revoked(client)) => {
+                    assert!(["key:1", "sub:i ada"].contains(&client.name()));
+                    "revoked"
+                }
                 Err(_) => "refused",
             }
         };

@@ -4,9 +4,9 @@
 use actix_http::StatusCode;
 use actix_http::header::HeaderValue;
 use identity::TokenProblem;
-use tenants::{Access, Credentials, KeyProblem, Scopes, Tenant};
+use tenants::{Access, Credentials, Scopes, Tenant};
 
-use crate::audit_reading::SignInProblem;
+use crate::audit_reading::{RefusalCause, SignInProblem};
 use crate::authentication::Unauthenticated;
 use crate::refusal::Refused;
 
@@ -55,7 +55,7 @@ pub(crate) fn refuse(
     let (code, message) = match why {
         Unauthenticated::Token(TokenProblem::Unavailable) => {
             let refused = Refused::issuer_unavailable(TokenProblem::Unavailable.to_string());
-            return refused.at_sign_in(problem_of(why));
+            return refused.by(cause_of(why));
         }
         Unauthenticated::Missing => {
             (Code::Needed, format!("the endpoint needs {}", needed(credentials)))
@@ -71,38 +71,38 @@ pub(crate) fn refuse(
                 needed(credentials)
             ),
         ),
-        Unauthenticated::Key(KeyProblem::Unknown) => (
+        Unauthenticated::UnknownKey => (
             Code::InvalidToken,
             "the key is not valid at this endpoint, or not any more".to_owned(),
         ),
-        Unauthenticated::Key(KeyProblem::Expired) => {
+        Unauthenticated::ExpiredKey(_) => {
             (Code::InvalidToken, "the key has expired; ask the operator for a new one".to_owned())
         }
-        Unauthenticated::Revoked => {
+        Unauthenticated::Revoked(_) => {
             (Code::InvalidToken, "the key or token was revoked by the operator".to_owned())
         }
         Unauthenticated::Token(problem) => (Code::InvalidToken, problem.to_string()),
-        Unauthenticated::Scope(needed) => {
+        Unauthenticated::Scope(needed, _) => {
             (Code::InsufficientScope, format!("the token lacks a scope; this needs: {needed}"))
         }
     };
     // All scopes at once: a client asks its issuer for exactly these.
     let scopes = credentials.oauth.as_ref().map(|rules| match why {
-        Unauthenticated::Scope(needed) => rules.scopes.union(needed),
+        Unauthenticated::Scope(needed, _) => rules.scopes.union(needed),
         _ => rules.scopes.clone(),
     });
     let challenge = header(code, &message, scopes.as_ref(), metadata_url.as_deref());
-    Refused::unauthenticated(code.status(), challenge, message).at_sign_in(problem_of(why))
+    Refused::unauthenticated(code.status(), challenge, message).by(cause_of(why))
 }
 
-/// The same for audit records, which tell fewer cases apart.
-fn problem_of(why: &Unauthenticated) -> SignInProblem {
-    match why {
+/// The same for audit records, which tell fewer cases apart, and name the client if it is known.
+fn cause_of(why: &Unauthenticated) -> RefusalCause {
+    let problem = match why {
         Unauthenticated::Missing => SignInProblem::NoCredential,
         Unauthenticated::Scheme => SignInProblem::UnknownScheme,
         Unauthenticated::Malformed => SignInProblem::Malformed,
-        Unauthenticated::Key(KeyProblem::Unknown) => SignInProblem::UnknownKey,
-        Unauthenticated::Key(KeyProblem::Expired) => SignInProblem::ExpiredKey,
+        Unauthenticated::UnknownKey => SignInProblem::UnknownKey,
+        Unauthenticated::ExpiredKey(_) => SignInProblem::ExpiredKey,
         Unauthenticated::Token(TokenProblem::Expired) => SignInProblem::ExpiredToken,
         Unauthenticated::Token(TokenProblem::Audience) => SignInProblem::TokenOfOtherAudience,
         Unauthenticated::Token(TokenProblem::Issuer) => SignInProblem::TokenOfOtherIssuer,
@@ -111,9 +111,10 @@ fn problem_of(why: &Unauthenticated) -> SignInProblem {
         }
         Unauthenticated::Token(TokenProblem::Unavailable) => SignInProblem::IssuerUnavailable,
         Unauthenticated::Token(_) => SignInProblem::InvalidToken,
-        Unauthenticated::Scope(_) => SignInProblem::InsufficientScope,
-        Unauthenticated::Revoked => SignInProblem::Revoked,
-    }
+        Unauthenticated::Scope(..) => SignInProblem::InsufficientScope,
+        Unauthenticated::Revoked(_) => SignInProblem::Revoked,
+    };
+    RefusalCause::SignIn(problem, why.client().cloned())
 }
 
 /// What a client is to send.
@@ -186,7 +187,7 @@ mod tests {
         for (why, status, error) in [
             (Unauthenticated::Token(TokenProblem::Expired), 401, "invalid_token"),
             (Unauthenticated::Malformed, 400, "invalid_request"),
-            (Unauthenticated::Scope(Scopes::of(["mcp", "tools"])), 403, "insufficient_scope"),
+            (Unauthenticated::Scope(Scopes::of(["mcp", "tools"]), None), 403, "insufficient_scope"),
         ] {
             let (found, text) = challenge(why, &oauth);
             assert_eq!(found, status);
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_a_message_needs_is_asked_for_with_what_each_token_needs() {
-        let why = Unauthenticated::Scope(Scopes::of(["write", "mcp"]));
+        let why = Unauthenticated::Scope(Scopes::of(["write", "mcp"]), None);
         let (status, text) = challenge(why, &tenant("oauth", &["mcp", "tools"]));
         assert_eq!(status, 403);
         assert!(text.contains(", scope=\"mcp tools write\", error="), "{text}");

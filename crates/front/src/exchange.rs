@@ -18,12 +18,12 @@ use telemetry::{
 };
 use tenants::{Principal, Tenant, Tenants};
 
-use crate::audit_reading::SignInProblem;
 use crate::audited::Audited;
 use crate::body::Body;
 use crate::metrics::TenantMeters;
 use crate::operations::{self, Operations};
 use crate::over_limit::LimitKind;
+use crate::refusal::Refused;
 use crate::route::Endpoint;
 use crate::server_span::ServerSpan;
 
@@ -215,13 +215,6 @@ impl Exchange {
         }
     }
 
-    /// Notes why the sender of the request is not known.
-    pub(crate) fn of_sign_in(&mut self, problem: Option<SignInProblem>) {
-        if let (Some(audited), Some(problem)) = (self.audited(), problem) {
-            audited.sign_in_failed(problem);
-        }
-    }
-
     /// An exchange of its own for the call of this request, which was recorded with others: it ends
     /// with the response to this request.
     pub(crate) fn split(&mut self, request: &RequestId) -> Self {
@@ -271,8 +264,9 @@ impl Exchange {
             }
             if let Some(audited) = &mut inner.audited {
                 audited.posted(body);
-                if let Some(trace) = inner.record.trace {
-                    audited.of_trace(trace.trace);
+                match inner.record.trace {
+                    Some(trace) => audited.of_trace(trace.trace),
+                    None => audited.of_trace_of_message(body),
                 }
             }
         }
@@ -295,6 +289,14 @@ impl Exchange {
             Posted::One(Message::Response(_)) => record.method = Some(Label::Known("response")),
             Posted::Batch(_) => record.method = Some(Label::Known("batch")),
         });
+    }
+
+    /// Notes that the answers take the stream of the session, maybe at another node: this exchange says
+    /// nothing of how long the request takes.
+    pub(crate) fn answered_elsewhere(&mut self, body: &Posted) {
+        if matches!(body, Posted::One(Message::Request(_))) {
+            self.note(|inner| inner.method = None);
+        }
     }
 
     /// Notes the session's handshake.
@@ -346,6 +348,17 @@ impl Exchange {
     pub(crate) fn passed_on(&mut self, message: &[u8]) {
         if let Some(audited) = self.audited() {
             audited.passed_on(message);
+        }
+    }
+
+    /// Notes how and why the request with these headers is refused.
+    pub(crate) fn refused_by(&mut self, refused: &Refused, headers: &HeaderMap) {
+        self.refused(refused.rejection().code.number());
+        if let Some(audited) = self.audited() {
+            audited.of_trace_of_head(headers);
+            if let Some(cause) = refused.cause() {
+                audited.refused_by(cause);
+            }
         }
     }
 

@@ -12,7 +12,6 @@ use identity::Tokens;
 use telemetry::Outcome;
 use tenants::{Tenant, Tenants, TenantsOfThread};
 
-use crate::audited::perform_records;
 use crate::authentication::{Authentication, Credential, Found, Unauthenticated};
 use crate::body::Body;
 use crate::collecting::Collecting;
@@ -23,6 +22,7 @@ use crate::front_request::{FrontRequest, Service};
 use crate::head_timeout::{HeadProgress, Serving};
 use crate::heads::Heads;
 use crate::origin::{Gate, split_port};
+use crate::record_performing::perform_records;
 use crate::refusal::Refused;
 use crate::resource;
 use crate::route::{self, Document, Endpoint};
@@ -106,7 +106,7 @@ impl Front {
         {
             let served = self.document(head, document, path, is_ambiguous);
             let response = served.unwrap_or_else(|refused| {
-                exchange.refused(refused.rejection().code.number());
+                exchange.refused_by(&refused, &head.headers);
                 refused.unread(payload).into_response()
             });
             exchange.end(Outcome::Accepted);
@@ -116,7 +116,7 @@ impl Front {
         let origin;
         let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
             Err(refused) => {
-                exchange.refused(refused.rejection().code.number());
+                exchange.refused_by(&refused, &head.headers);
                 // A page of any origin may read why it was refused, which is no secret.
                 origin = Heads::origin_alone(&head.headers);
                 refused.unread(payload).into_response()
@@ -127,8 +127,7 @@ impl Front {
                     (Some(endpoint), Some(tenant)) => {
                         match self.authenticate(head, tenant, endpoint, &heads).await {
                             Err(refused) => {
-                                exchange.refused(refused.rejection().code.number());
-                                exchange.of_sign_in(refused.sign_in());
+                                exchange.refused_by(&refused, &head.headers);
                                 refused.unread(payload).into_response()
                             }
                             Ok(credential) => {
@@ -152,7 +151,7 @@ impl Front {
                     }
                     _ => {
                         let refused = Refused::unknown_path(self.service.urls.path());
-                        exchange.refused(refused.rejection().code.number());
+                        exchange.refused_by(&refused, &head.headers);
                         refused.unread(payload).into_response()
                     }
                 }
@@ -208,7 +207,7 @@ impl Front {
                 drop(Serving::of(&request));
                 let mut exchange =
                     self.exchanges.begin(request.method(), endpoint, tenant.as_ref());
-                exchange.of_sign_in(refused.sign_in());
+                exchange.refused_by(&refused, &request.head().headers);
                 let mut response = refused.into_response();
                 // The client may send the body all the same.
                 response.head_mut().set_connection_type(ConnectionType::Close);
@@ -420,7 +419,7 @@ impl Front {
         };
         // The rest of the body is not read any more.
         served.unwrap_or_else(|refused| {
-            request.exchange.refused(refused.rejection().code.number());
+            request.exchange.refused_by(&refused, &request.head.headers);
             refused.unread(request.take_payload()).into_response()
         })
     }

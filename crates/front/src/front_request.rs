@@ -239,7 +239,8 @@ impl Service {
         drop(self.handle.delete(&request.caller(session.clone())));
         let host = route::host_of_tenant(request.head);
         let metadata = self.urls.metadata_url(request.tenant, endpoint, host.as_deref());
-        Err(challenge::refuse(&Unauthenticated::Revoked, request.tenant, metadata))
+        let client = request.credential.principal.clone();
+        Err(challenge::refuse(&Unauthenticated::Revoked(client), request.tenant, metadata))
     }
 
     /// The body without the messages that the client may not send. `raw` is the body as it arrived.
@@ -335,7 +336,8 @@ impl Service {
     ) -> Refused {
         let host = route::host_of_tenant(request.head);
         let metadata = self.urls.metadata_url(request.tenant, endpoint, host.as_deref());
-        challenge::refuse(&Unauthenticated::Scope(needed.clone()), request.tenant, metadata)
+        let why = Unauthenticated::Scope(needed.clone(), None);
+        challenge::refuse(&why, request.tenant, metadata)
     }
 
     /// The handle with which the request's client creates a session, if its address may do so now.

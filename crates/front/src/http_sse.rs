@@ -29,10 +29,15 @@ pub(crate) async fn open(
     if !request.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
+    if request.credential.grant.as_ref().is_some_and(|grant| !grant.may_open()) {
+        return Err(Refused::kept_out());
+    }
     let handle = service.creating_handle(request)?;
-    service.limits.check_sessions(request.tenant, request.exchange).await?;
+    service.limits.admit_stream(request.tenant, &request.credential, request.exchange).await?;
+    let pending = service.limits.check_sessions(request.tenant, request.exchange).await?;
     let principal = &request.credential.principal;
     let Opened { session, replies } = handle.connect(request.tenant, principal).await?;
+    drop(pending);
     service.check_opened(request, Endpoint::Sse, &session)?;
     request.accepted();
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
@@ -70,6 +75,7 @@ pub(crate) async fn post(
     // A status: the answer to a request goes to another connection.
     let body = service.within_limits(request, body).await?;
     let body = service.permitted_or_refused(request, Endpoint::Sse, body, &raw)?;
+    request.exchange.answered_elsewhere(&body);
     let ticket =
         service.ready(request, Dispatched::AnsweredElsewhere(&body), has_request(&body)).await?;
     let (handle, caller) = (service.handle.clone(), request.caller(session));

@@ -6,6 +6,7 @@
 
 mod accept;
 mod admin;
+mod admin_actions;
 mod admin_address;
 mod admin_api;
 mod admin_audit;
@@ -39,6 +40,7 @@ mod http_sse;
 mod lapse;
 mod limits;
 mod metrics;
+mod open_calls;
 mod operations;
 mod origin;
 mod over_limit;
@@ -46,6 +48,7 @@ mod permissions;
 mod pieces;
 mod places;
 mod recent_rate;
+mod record_performing;
 mod refusal;
 mod resource;
 mod route;

@@ -1,7 +1,7 @@
 //! The limits of tenants at the front: which requests there is a token for, and what the others get.
 //!
 //! Each request of a body counts by itself, before its permissions are looked at, and each notification
-//! by the same rates. Responses are not counted: a server has asked for them. Where a rate has tools, they are refused
+//! and each stream that a client opens by the same rates. Responses are not counted: a server has asked for them. Where a rate has tools, they are refused
 //! if a server could read a call in them. The decision takes no round trip. A
 //! request that finds a limit without a share waits for one, for an interval at most.
 
@@ -10,7 +10,7 @@ mod thread;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use actors::{Counted, NodeLimits, Taken};
+use actors::{Counted, NodeLimits, PendingSession, Taken};
 use budget::limit::{INTERVAL, Rate, Refused as NoToken};
 use protocol::{Ambiguous, Body as Posted, ErrorCode, Message, Named, Rejection, RequestId, named};
 use tenants::{ClusterLimits, Tenant};
@@ -167,7 +167,7 @@ impl Limits {
         let taken = match message {
             Message::Request(_) => self.take_all(tenant, limits, &subject, exchange).await,
             Message::Notification(_) => {
-                let take = || self.take_for_notification(tenant, limits, &subject);
+                let take = || self.take_of(tenant, limits, &subject, "notifications");
                 self.or_wait(tenant, take).await
             }
             // The server has asked for it, and waits.
@@ -204,20 +204,22 @@ impl Limits {
         allowed.unwrap_or(Ok(())).map_err(|no_token| OverLimit::of_log_bytes(per_day, no_token))
     }
 
-    /// Takes a token of each rate for a notification. They have the same rates as requests, and count by
-    /// themselves, so that a client at its limit can still cancel a request.
-    fn take_for_notification(
+    /// Takes a token of each rate for a message or a stream of this kind. Each kind has the same rates as
+    /// requests, and counts by itself, so that a client at its limit can still cancel a request and get the
+    /// answers to others.
+    fn take_of(
         &self,
         tenant: &Tenant,
         limits: &ClusterLimits,
         subject: &Subject<'_>,
+        kind: &'static str,
     ) -> Result<(), OverLimit> {
         for rule in &limits.rates {
             let Some(client) = applies(rule, subject) else { continue };
             let rate = Rate { per_sec: rule.per_sec(), burst: f64::from(rule.burst) };
             // No rate in settings has this name.
-            let name = format!("{}\nnotifications", rule.name);
-            let entry = self.node.rate(&tenant.name, (&name, "notifications"), client, rate);
+            let name = format!("{}\n{kind}", rule.name);
+            let entry = self.node.rate(&tenant.name, (&name, kind), client, rate);
             // One token: others would be lost.
             let no_token = match entry.take(1, 0, usize::MAX, self.node.now()) {
                 Taken::Tokens(_) => continue,
@@ -244,14 +246,21 @@ impl Limits {
         Ok(())
     }
 
-    /// Takes one of the open streams of the tenant, for as long as the exchange goes on.
-    pub(crate) async fn take_stream(
+    /// Takes what a stream needs that a client opens: a token of each rate, and one of the open streams of the
+    /// tenant for as long as the exchange goes on.
+    pub(crate) async fn admit_stream(
         &self,
         tenant: &Tenant,
+        credential: &Credential,
         exchange: &mut Exchange,
     ) -> Result<(), OverLimit> {
-        let max = tenant.cluster_limits.as_ref().and_then(|limits| limits.streams_max);
-        let Some(max) = max else { return Ok(()) };
+        let Some(limits) = &tenant.cluster_limits else { return Ok(()) };
+        let key = if limits.has_keys() { credential.key_name(tenant) } else { None };
+        let subject = Subject { principal: credential.principal.name(), key, tool: None };
+        let take = || self.take_of(tenant, limits, &subject, "streams");
+        let taken = self.or_wait(tenant, take).await;
+        taken.inspect_err(|over| exchange.limited(over.kind))?;
+        let Some(max) = limits.streams_max else { return Ok(()) };
         let counted = self.count(tenant, LimitKind::Streams, max).await;
         let counted = counted.inspect_err(|over| exchange.limited(over.kind))?;
         exchange.hold(counted);
@@ -274,22 +283,24 @@ impl Limits {
         self.or_wait(tenant, take).await
     }
 
-    /// Checks whether the tenant may have another session.
+    /// Takes one of the sessions of the tenant, if their number is limited. It counts until the result is
+    /// dropped, when the node has the session or there is none.
     pub(crate) async fn check_sessions(
         &self,
         tenant: &Tenant,
         exchange: &mut Exchange,
-    ) -> Result<(), OverLimit> {
+    ) -> Result<Option<PendingSession>, OverLimit> {
         let max = tenant.cluster_limits.as_ref().and_then(|limits| limits.sessions_max);
         let (Some(max), Some(entry)) = (max, self.node.sessions(&tenant.name)) else {
-            return Ok(());
+            return Ok(None);
         };
-        let allows = || match entry.allows(self.node.now()) {
+        let take = || match entry.take_pending(self.node.now()) {
             Some(Err(no_token)) => Err(OverLimit::of_count(LimitKind::Sessions, max, no_token)),
-            Some(Ok(())) | None => Ok(()),
+            Some(Ok(pending)) => Ok(Some(pending)),
+            None => Ok(None),
         };
-        let allowed = self.or_wait(tenant, allows).await;
-        allowed.inspect_err(|over| exchange.limited(over.kind))
+        let taken = self.or_wait(tenant, take).await;
+        taken.inspect_err(|over| exchange.limited(over.kind))
     }
 
     /// Tries again when a share arrives, for an interval at most.

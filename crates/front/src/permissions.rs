@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{
-    Ambiguous, Body as Posted, ErrorCode, Listed, Message, Named, Rejection, RequestId, named,
-    uri_forms, without_entries,
+    Ambiguous, Body as Posted, ErrorCode, Listed, Message, Method, Named, Rejection, RequestId,
+    named, uri_forms, without_entries,
 };
 use tenants::{Attributes, Judgement, Kind, Permissions, Scopes};
 
@@ -61,6 +61,16 @@ impl Grant {
         *self.permissions == *permissions
     }
 
+    /// Whether the client may open a session.
+    pub(crate) fn may_open(&self) -> bool {
+        self.permissions.allows_method(&self.client, Method::Initialize.as_str())
+    }
+
+    /// Whether the client may use no method at all. Then it gets no messages either.
+    pub(crate) fn denies_all(&self) -> bool {
+        self.permissions.denies_all_methods(&self.client)
+    }
+
     /// Judges each message of a body. A member of a batch that is not permitted is replaced by an
     /// error, which the session sends as its answer; the other members go on.
     pub(crate) fn judge(&self, body: Posted) -> Result<Posted, NotPermitted> {
@@ -106,7 +116,12 @@ impl Grant {
 
     fn judge_one(&self, message: &Message) -> Verdict {
         let permissions = &self.permissions;
-        if method_of(message).is_some_and(|m| !permissions.allows_method(&self.client, m)) {
+        let is_allowed = match method_of(message) {
+            Some(method) => permissions.allows_method(&self.client, method),
+            // A response to a request of the server.
+            None => !self.denies_all(),
+        };
+        if !is_allowed {
             return Verdict::Denied("there is no such method");
         }
         let (kind, name, denied) = match named(message) {
@@ -275,6 +290,26 @@ mod tests {
         let notification = r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"other"}}"#;
         assert_eq!(judged(true, notification), none("tool"));
         assert_eq!(judged(true, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), "ok");
+    }
+
+    #[test]
+    fn a_client_that_may_use_no_method_opens_nothing_and_answers_nothing() {
+        let grant = |denied: &str| {
+            let deny_methods = texts(&[denied]);
+            let rule = PermissionSettings { deny_methods, ..PermissionSettings::default() };
+            let permissions = [("out".to_owned(), rule)].into();
+            let settings = Settings { permissions, ..Settings::open() };
+            let tenant = Tenant::new("acme", &settings).unwrap();
+            Grant::new(&tenant.permissions.unwrap(), Attributes::default(), false)
+        };
+        let response = || body(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        for (denied, may_open, is_out) in
+            [("*", false, true), ("initialize", false, false), ("tools/*", true, false)]
+        {
+            let grant = grant(denied);
+            assert_eq!((grant.may_open(), grant.denies_all()), (may_open, is_out), "{denied}");
+            assert_eq!(grant.judge(response()).is_err(), is_out, "{denied}");
+        }
     }
 
     #[test]

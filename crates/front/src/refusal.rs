@@ -8,7 +8,7 @@ use actix_http::{Payload, Response, StatusCode};
 use actors::Refusal;
 use protocol::{ErrorCode, Rejection, RequestId};
 
-use crate::audit_reading::SignInProblem;
+use crate::audit_reading::RefusalCause;
 use crate::body::Body;
 use crate::collecting::Uncollected;
 use crate::heads::Fault;
@@ -24,16 +24,16 @@ pub(crate) struct Refused {
     /// The JSON-RPC error of the body; without an id where the request's is not known (POST-09).
     rejection: Rejection,
     retry_after_secs: Option<u32>,
-    /// Boxed: most refusals have none.
+    /// Boxed, so that a refusal stays small.
     headers: Option<Box<Headers>>,
-    /// Why the sender is not known, for the audit log.
-    sign_in: Option<SignInProblem>,
     unread: Payload,
 }
 
-/// The headers of few refusals.
+/// The headers of few refusals, and the cause of most.
 #[derive(Default)]
 struct Headers {
+    /// Why, for the audit log.
+    cause: Option<RefusalCause>,
     allow: Option<&'static str>,
     challenge: Option<HeaderValue>,
     /// `RateLimit-Policy` and `RateLimit`.
@@ -49,8 +49,8 @@ impl Headers {
 impl Refused {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         let rejection = Rejection::new(code, message);
-        let (retry_after_secs, headers, sign_in) = (None, None, None);
-        Self { status, rejection, retry_after_secs, headers, sign_in, unread: Payload::None }
+        let (retry_after_secs, headers) = (None, None);
+        Self { status, rejection, retry_after_secs, headers, unread: Payload::None }
     }
 
     fn invalid(status: StatusCode, message: impl Into<String>) -> Self {
@@ -115,14 +115,20 @@ impl Refused {
         Self { headers, ..Self::new(status, ErrorCode::Refused, message) }
     }
 
-    /// The same for a sender that is not known, for this reason.
-    pub(crate) fn at_sign_in(self, reason: SignInProblem) -> Self {
-        Self { sign_in: Some(reason), ..self }
+    /// The same for this cause.
+    pub(crate) fn by(mut self, cause: RefusalCause) -> Self {
+        self.headers.get_or_insert_default().cause = Some(cause);
+        self
     }
 
-    /// Why the sender is not known.
-    pub(crate) fn sign_in(&self) -> Option<SignInProblem> {
-        self.sign_in
+    /// The same for this reason in audit records.
+    fn because(self, reason: &'static str) -> Self {
+        self.by(RefusalCause::Reason(reason))
+    }
+
+    /// Why the request is refused, if audit records say that.
+    pub(crate) fn cause(&self) -> Option<&RefusalCause> {
+        self.headers.as_ref()?.cause.as_ref()
     }
 
     /// The audit record of the request was not written in time.
@@ -135,7 +141,14 @@ impl Refused {
 
     /// The client may not send the message.
     pub(crate) fn not_permitted(rejection: Rejection) -> Self {
-        Self { rejection, ..Self::new(StatusCode::FORBIDDEN, ErrorCode::Refused, "") }
+        let refused = Self::new(StatusCode::FORBIDDEN, ErrorCode::Refused, "");
+        Self { rejection, ..refused }.because("permissions")
+    }
+
+    /// The client may use no method here, or may not open a session.
+    pub(crate) fn kept_out() -> Self {
+        let why = "there is no such method";
+        Self::not_permitted(Rejection::new(ErrorCode::InvalidParams, why))
     }
 
     /// The issuer of a token could not be asked about it.
@@ -185,15 +198,13 @@ impl Refused {
     /// The clients of one address create sessions too fast.
     pub(crate) fn too_many_sessions_of_address(wait: Duration) -> Self {
         let secs = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-        Self {
-            retry_after_secs: Some(secs),
-            ..Self::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                ErrorCode::Refused,
-                "your address creates sessions faster than it may; try again later, and keep \
-                 sessions instead of opening a new one for each request",
-            )
-        }
+        let refused = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            ErrorCode::Refused,
+            "your address creates sessions faster than it may; try again later, and keep \
+             sessions instead of opening a new one for each request",
+        );
+        Self { retry_after_secs: Some(secs), ..refused }.because("address")
     }
 
     /// The body is not declared to be JSON (POST-04).
@@ -259,7 +270,7 @@ impl Refused {
         let mut response = Response::with_body(self.status, body);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let Headers { allow, challenge, rate_limit } =
+        let Headers { allow, challenge, rate_limit, .. } =
             self.headers.map(|all| *all).unwrap_or_default();
         if let Some(allow) = allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
@@ -287,6 +298,7 @@ impl From<OverLimit> for Refused {
             headers: Some(Box::new(Headers { rate_limit: over.headers(), ..Headers::default() })),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused, "")
         }
+        .because("limits")
     }
 }
 
@@ -322,12 +334,26 @@ impl From<Refusal> for Refused {
                 (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused)
             }
         };
+        let reason = match &refusal {
+            Refusal::Rejected(_) | Refusal::NothingMore => None,
+            Refusal::UnknownSession => Some("unknown_session"),
+            Refusal::UnknownEvent => Some("unknown_event"),
+            Refusal::TooManySessions => Some("sessions"),
+            Refusal::Busy | Refusal::Stopping | Refusal::Unavailable | Refusal::Moved => {
+                Some("unavailable")
+            }
+        };
         let is_last = matches!(refusal, Refusal::NothingMore);
         let headers = if is_last { Headers::allow("POST, DELETE") } else { None };
         let retry =
             matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         let retry_after_secs = retry.then_some(RETRY_AFTER_SECS);
-        Self { headers, retry_after_secs, ..Self::new(status, code, refusal.to_string()) }
+        let refused = Self::new(status, code, refusal.to_string());
+        let refused = Self { headers, retry_after_secs, ..refused };
+        match reason {
+            Some(reason) => refused.because(reason),
+            None => refused,
+        }
     }
 }
 

@@ -75,13 +75,16 @@ impl PublicUrls {
         urls.flatten().map(|url| url.whole()).collect()
     }
 
-    /// Where the metadata of the endpoint of a request is.
+    /// Where the metadata of the endpoint of a request is. Without a public URL an endpoint is not known by
+    /// its path: then that at the tenant's first host.
     pub(crate) fn metadata_url(
         &self,
         tenant: &Tenant,
         endpoint: Endpoint,
         host: Option<&str>,
     ) -> Option<String> {
+        let first = || tenant.hosts.first().filter(|_| self.origin.is_none()).map(String::as_str);
+        let host = host.or_else(first);
         let url = self.url(&tenant.name, endpoint.protected(), host)?;
         Some(format!("{}{METADATA}{}", url.origin, url.path))
     }
@@ -215,6 +218,15 @@ mod tests {
         assert_eq!(at_host(None), format!("https://{path}"));
         assert_eq!(at_host(Some("http://n.example")), format!("http://{path}"));
         assert_eq!(self::urls(None).metadata_url(&tenant, Endpoint::Mcp, None), None);
+        let with_hosts = self::tenant(&["a.example", "b.example"]);
+        assert_eq!(
+            self::urls(None).metadata_url(&with_hosts, Endpoint::Mcp, None).unwrap(),
+            "https://a.example/.well-known/oauth-protected-resource/mcp"
+        );
+        assert_eq!(
+            urls.metadata_url(&with_hosts, Endpoint::Mcp, None).unwrap(),
+            "https://mcp.example.com/.well-known/oauth-protected-resource/base/acme/mcp"
+        );
     }
 
     #[test]

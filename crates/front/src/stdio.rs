@@ -18,10 +18,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
 use crate::Reporting;
 use crate::audit_reading::cancelled_id;
-use crate::audited::{Dispatched, perform_records};
+use crate::audited::Dispatched;
 use crate::authentication::Credential;
 use crate::exchange::{Exchange, Exchanges};
 use crate::limits::Limits;
+use crate::record_performing::perform_records;
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
 

@@ -146,7 +146,8 @@ async fn post_initialize(
     let (credential, exchange) = (&request.credential, &mut *request.exchange);
     service.limits.admit_message(request.tenant, credential, &message, exchange, None).await?;
     let allowed = service.limits.check_sessions(request.tenant, exchange).await;
-    allowed.map_err(|over| Refused::from(over).of(id.clone()))?;
+    // Counted while what follows waits, until the node has the session.
+    let pending = allowed.map_err(|over| Refused::from(over).of(id.clone()))?;
     let body = Posted::One(message);
     let body = service.permitted_or_refused(request, Endpoint::Mcp, body, &raw)?;
     let Posted::One(Message::Request(initialize)) = body else { return Err(Refused::no_session()) };
@@ -159,6 +160,7 @@ async fn post_initialize(
     let Opened { session, replies } = handle
         .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;
+    drop(pending);
     request.exchange.of_session(&session);
     service.check_opened(request, Endpoint::Mcp, &session)?;
     Ok(await_response(service, request, replies, Some(&session)).await?)
@@ -172,7 +174,10 @@ async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Respon
     check_version(request)?;
     let after = request.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     request.exchange.of_session(&session);
-    service.limits.take_stream(request.tenant, request.exchange).await?;
+    if request.credential.grant.as_ref().is_some_and(|grant| grant.denies_all()) {
+        return Err(Refused::kept_out());
+    }
+    service.limits.admit_stream(request.tenant, &request.credential, request.exchange).await?;
     // For what the session sends without a request; without it the session has an earlier one.
     service.exchange_for_later(request).await;
     let replies = service.handle.listen(&request.caller(session), after);

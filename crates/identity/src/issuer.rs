@@ -41,8 +41,8 @@ struct State {
 /// What is there for a token now.
 pub(crate) enum Keys {
     Here(Arc<KeySet>),
-    /// The keys come when this closes.
-    Coming(watch::Receiver<()>),
+    /// The keys come when this closes. At the time, if there is one, those that are there count.
+    Coming(watch::Receiver<()>, Option<Instant>),
     Unavailable,
 }
 
@@ -68,9 +68,11 @@ impl IssuerKeys {
                 }
                 Keys::Here(keys)
             }
-            Decision::Wait { fetch: true } => Keys::Coming(self.begin(&mut state, now)),
-            Decision::Wait { fetch: false } => match &state.fetching {
-                Some(fetching) => Keys::Coming(fetching.clone()),
+            Decision::Wait { fetch: true, until } => {
+                Keys::Coming(self.begin(&mut state, now), until)
+            }
+            Decision::Wait { fetch: false, until } => match &state.fetching {
+                Some(fetching) => Keys::Coming(fetching.clone(), until),
                 None => Keys::Unavailable,
             },
             Decision::Unavailable => Keys::Unavailable,
@@ -155,11 +157,11 @@ mod tests {
             let mut builder = tokio::runtime::Builder::new_current_thread();
             builder.enable_all().start_paused(true).build().unwrap()
         };
-        let begun = runtime().block_on(async { matches!(keys.find(|_| true), Keys::Coming(_)) });
+        let begun = runtime().block_on(async { matches!(keys.find(|_| true), Keys::Coming(..)) });
         assert!(begun);
         runtime().block_on(async {
             tokio::time::advance(Duration::from_secs(11)).await;
-            let Keys::Coming(fetch) = keys.find(|_| true) else { panic!("no fetch") };
+            let Keys::Coming(fetch, _) = keys.find(|_| true) else { panic!("no fetch") };
             assert!(fetch.has_changed().is_ok(), "the fetch has ended with its runtime");
         });
     }
@@ -167,11 +169,11 @@ mod tests {
     #[tokio::test]
     async fn after_a_fetch_that_succeeded_old_keys_are_waited_for() {
         let keys = keys_at(&serve_once());
-        let Keys::Coming(mut fetch) = keys.find(|_| true) else { panic!("no fetch") };
+        let Keys::Coming(mut fetch, _) = keys.find(|_| true) else { panic!("no fetch") };
         while fetch.changed().await.is_ok() {}
         assert!(matches!(keys.find(|_| true), Keys::Here(_)));
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(301)).await;
-        assert!(matches!(keys.find(|_| true), Keys::Coming(_)));
+        assert!(matches!(keys.find(|_| true), Keys::Coming(..)));
     }
 }

@@ -7,8 +7,14 @@ use tokio::time::Instant;
 
 use crate::key_set::KeySet;
 
+/// The age at which keys are fetched again, which no token waits for.
+const EARLY: Duration = Duration::from_secs(240);
+
 /// The age at which keys are fetched again before they count. While the issuer fails they count on.
 const REFRESH: Duration = Duration::from_secs(300);
+
+/// How long tokens with known keys wait for that fetch. An issuer that does not answer delays them no longer.
+const KNOWN_WAIT: Duration = Duration::from_millis(500);
 
 /// The age at which keys do not count any more, because the issuer could not be asked for so long.
 const STALE_MAX: Duration = Duration::from_secs(24 * 3_600);
@@ -33,8 +39,8 @@ pub(crate) struct Refresh {
 pub(crate) enum Decision {
     /// These keys are the ones to use. `fetch`: newer ones are due, which nothing waits for.
     Use { keys: Arc<KeySet>, fetch: bool },
-    /// The keys come with a fetch; `fetch`: which is to begin now.
-    Wait { fetch: bool },
+    /// The keys come with a fetch; `fetch`: which is to begin now. `until`: then those that are there count.
+    Wait { fetch: bool, until: Option<Instant> },
     /// There are no keys, and it is too early to ask for them again.
     Unavailable,
 }
@@ -47,20 +53,24 @@ impl Refresh {
         let fresh = self.keys.as_ref().filter(|(_, at)| now.duration_since(*at) < STALE_MAX);
         let Some((keys, at)) = fresh else {
             return match (self.is_fetching, may_begin) {
-                (true, _) => Decision::Wait { fetch: false },
-                (false, true) => Decision::Wait { fetch: true },
+                (true, _) => Decision::Wait { fetch: false, until: None },
+                (false, true) => Decision::Wait { fetch: true, until: None },
                 (false, false) => Decision::Unavailable,
             };
         };
         let is_known = knows(keys);
         if !is_known && (self.is_fetching || may_begin) {
-            return Decision::Wait { fetch: !self.is_fetching };
+            return Decision::Wait { fetch: !self.is_fetching, until: None };
         }
-        let is_due = now.duration_since(*at) >= REFRESH;
-        if is_due && !self.has_failed && (self.is_fetching || may_begin) {
-            return Decision::Wait { fetch: !self.is_fetching };
+        let age = now.duration_since(*at);
+        if age >= REFRESH && !self.has_failed && (self.is_fetching || may_begin) {
+            let begun = self.begun.filter(|_| self.is_fetching).unwrap_or(now);
+            let until = begun + KNOWN_WAIT;
+            if now < until {
+                return Decision::Wait { fetch: !self.is_fetching, until: Some(until) };
+            }
         }
-        Decision::Use { keys: Arc::clone(keys), fetch: is_due && may_begin }
+        Decision::Use { keys: Arc::clone(keys), fetch: age >= EARLY && may_begin }
     }
 
     /// A fetch begins.
@@ -102,9 +112,9 @@ mod tests {
     fn the_first_token_fetches_and_the_next_ones_wait_for_the_same_fetch() {
         let now = Instant::now();
         let mut refresh = Refresh::default();
-        assert!(matches!(refresh.decide(known, now), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(known, now), Decision::Wait { fetch: true, .. }));
         refresh.begin(now);
-        assert!(matches!(refresh.decide(known, now), Decision::Wait { fetch: false }));
+        assert!(matches!(refresh.decide(known, now), Decision::Wait { fetch: false, .. }));
         refresh.end(Some(KeySet::default()), now);
         assert!(matches!(refresh.decide(known, now), Decision::Use { fetch: false, .. }));
     }
@@ -117,7 +127,7 @@ mod tests {
         refresh.end(None, now);
         let early = now + PAUSE - Duration::from_millis(1);
         assert!(matches!(refresh.decide(known, early), Decision::Unavailable));
-        assert!(matches!(refresh.decide(known, now + PAUSE), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(known, now + PAUSE), Decision::Wait { fetch: true, .. }));
     }
 
     #[test]
@@ -127,9 +137,9 @@ mod tests {
         let early = now + PAUSE - Duration::from_millis(1);
         assert!(matches!(refresh.decide(unknown, early), Decision::Use { fetch: false, .. }));
         let late = now + PAUSE;
-        assert!(matches!(refresh.decide(unknown, late), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(unknown, late), Decision::Wait { fetch: true, .. }));
         refresh.begin(late);
-        assert!(matches!(refresh.decide(unknown, late), Decision::Wait { fetch: false }));
+        assert!(matches!(refresh.decide(unknown, late), Decision::Wait { fetch: false, .. }));
         // Tokens with known keys do not wait for it.
         assert!(matches!(refresh.decide(known, late), Decision::Use { fetch: false, .. }));
         refresh.end(Some(KeySet::default()), late);
@@ -141,14 +151,33 @@ mod tests {
         let now = Instant::now();
         let mut refresh = fetched(now);
         let due = now + REFRESH;
-        assert!(matches!(refresh.decide(known, due), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(known, due), Decision::Wait { fetch: true, .. }));
         refresh.begin(due);
-        assert!(matches!(refresh.decide(known, due), Decision::Wait { fetch: false }));
+        assert!(matches!(refresh.decide(known, due), Decision::Wait { fetch: false, .. }));
+        // An issuer that does not answer delays tokens with known keys for a moment only.
+        let late = due + KNOWN_WAIT;
+        assert!(matches!(refresh.decide(known, late), Decision::Use { fetch: false, .. }));
+        assert!(matches!(
+            refresh.decide(unknown, late),
+            Decision::Wait { fetch: false, until: None }
+        ));
         refresh.end(None, due);
         assert!(matches!(refresh.decide(known, due), Decision::Use { fetch: false, .. }));
         let last = now + STALE_MAX - Duration::from_millis(1);
         assert!(matches!(refresh.decide(known, last), Decision::Use { fetch: true, .. }));
-        assert!(matches!(refresh.decide(known, now + STALE_MAX), Decision::Wait { fetch: true }));
+        assert!(matches!(
+            refresh.decide(known, now + STALE_MAX),
+            Decision::Wait { fetch: true, .. }
+        ));
+    }
+
+    #[test]
+    fn keys_that_are_used_are_fetched_again_before_tokens_wait_for_that() {
+        let now = Instant::now();
+        let refresh = fetched(now);
+        assert!(matches!(refresh.decide(known, now + EARLY), Decision::Use { fetch: true, .. }));
+        let before = now + EARLY - Duration::from_millis(1);
+        assert!(matches!(refresh.decide(known, before), Decision::Use { fetch: false, .. }));
     }
 
     #[test]
@@ -161,7 +190,7 @@ mod tests {
         refresh.begin(due + PAUSE);
         let later = due + 3 * PAUSE;
         assert!(matches!(refresh.decide(known, later), Decision::Use { fetch: false, .. }));
-        assert!(matches!(refresh.decide(unknown, later), Decision::Wait { fetch: false }));
+        assert!(matches!(refresh.decide(unknown, later), Decision::Wait { fetch: false, .. }));
     }
 
     #[test]
@@ -173,6 +202,9 @@ mod tests {
         let again = now + PAUSE;
         refresh.begin(again);
         refresh.end(Some(KeySet::default()), again);
-        assert!(matches!(refresh.decide(known, again + REFRESH), Decision::Wait { fetch: true }));
+        assert!(matches!(
+            refresh.decide(known, again + REFRESH),
+            Decision::Wait { fetch: true, .. }
+        ));
     }
 }

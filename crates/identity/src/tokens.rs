@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenants::OauthRules;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::Identity;
 use crate::http::{Client, Http};
@@ -75,8 +75,14 @@ impl Tokens {
             let knows = |keys: &KeySet| !matches!(keys.find(&header), Err(NoKey::Unknown));
             match issuer.find(knows) {
                 Keys::Here(keys) => return jwt::verify(token, &header, &keys, &expected),
-                // An error: the fetch has ended.
-                Keys::Coming(mut ended) => while ended.changed().await.is_ok() {},
+                Keys::Coming(mut ended, until) => {
+                    // An error: the fetch has ended.
+                    let ended = async move { while ended.changed().await.is_ok() {} };
+                    match until {
+                        Some(until) => drop(timeout_at(until, ended).await),
+                        None => ended.await,
+                    }
+                }
                 Keys::Unavailable => return Err(TokenProblem::Unavailable),
             }
         }

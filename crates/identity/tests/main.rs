@@ -51,6 +51,26 @@ async fn keys_are_found_by_the_metadata_once_for_all_tokens() {
     assert_eq!(issuer.asked("/keys").len(), 1);
 }
 
+/// The keys are old, since no token came, and the issuer accepts connections and does not answer.
+#[tokio::test]
+async fn an_issuer_that_does_not_answer_delays_a_token_with_a_known_key_for_a_moment() {
+    let issuer = Issuer::start().await;
+    let (tokens, rules) = (Tokens::default(), OauthRules::of_issuer(&issuer.url));
+    let good = token(&issuer.url, AUDIENCE, "ed", 7);
+    verify(&tokens, &rules, &good).await.unwrap();
+    let late = keys("ed", 7).to_string();
+    issuer.answers_with("/keys", 200, "", late, Duration::from_secs(60));
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(301)).await;
+    tokio::time::resume();
+    for _ in 0..2 {
+        let began = std::time::Instant::now();
+        verify(&tokens, &rules, &good).await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
+    assert_eq!(issuer.asked("/keys").len(), 2);
+}
+
 #[tokio::test]
 async fn tenants_with_keys_at_different_urls_share_none() {
     let issuer = Issuer::start().await;

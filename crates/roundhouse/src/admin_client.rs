@@ -173,13 +173,29 @@ impl Client {
             told.as_ref().and_then(|told| told.get("error")?.as_str()).unwrap_or(text.trim());
         let told = printable(told);
         let sent = if self.token.is_some() { "the token was sent" } else { "no token was sent" };
-        match status {
-            401 => anyhow::anyhow!(
+        let text = match status {
+            401 => format!(
                 "{told} ({status}; {sent}: give one with `--token-file FILE` or the variable \
                  {ADMIN_TOKEN})"
             ),
-            _ => anyhow::anyhow!("{told} ({status})"),
-        }
+            _ => format!("{told} ({status})"),
+        };
+        anyhow::Error::new(RefusedRequest { status, text })
+    }
+}
+
+/// A request that the node answered with another status than one of success.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct RefusedRequest {
+    status: u16,
+    text: String,
+}
+
+impl RefusedRequest {
+    /// Whether the same request will be refused again.
+    pub(crate) fn is_final(&self) -> bool {
+        (400..500).contains(&self.status)
     }
 }
 

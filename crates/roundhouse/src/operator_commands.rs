@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use crate::admin_client::{Client, printable, segment, with_query};
+use crate::admin_client::{Client, RefusedRequest, printable, segment, with_query};
 use crate::cli::{Drain, EndSession, Operator, OperatorCommand, Sessions};
 use crate::revoke_command;
 
-/// The interval at which a draining node is asked how many sessions it has.
-const LOOK: Duration = Duration::from_millis(500);
+/// When a draining node is asked first how many sessions it has. Each further time comes after twice the time
+/// of the one before, at most [`LOOK_MAX`]: each asks all nodes.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// See [`LOOK`].
+const LOOK_MAX: Duration = Duration::from_secs(4);
 
 /// How much longer than its grace period a drain may take, with `--wait`.
 const MARGIN: Duration = Duration::from_secs(60);
@@ -191,18 +195,41 @@ fn drain(drain: &Drain) -> anyhow::Result<String> {
         return done(operator, answer.text());
     }
     let until = Instant::now() + Duration::from_secs((*secs).into()) + MARGIN;
+    wait_until_drained(&client, until)?;
+    done(operator, "drained: the node has no session")
+}
+
+/// Waits until the node has no session. A node that does not answer, or cannot at the moment, is asked again.
+fn wait_until_drained(client: &Client, until: Instant) -> anyhow::Result<()> {
+    const GOES_ON: &str = "the node goes on draining; see its log, or run `roundhouse nodes`";
+    let mut pause = LOOK;
     loop {
-        let nodes = client.get("/v1/nodes")?.json()?;
-        let own = nodes["nodes"].as_array().into_iter().flatten().find(|node| node["self"] == true);
-        match own.and_then(|own| own["sessions"].as_u64()) {
-            Some(0) => return done(operator, "drained: the node has no session"),
-            None => bail!("the node does not tell how many sessions it has; it drains"),
-            Some(left) if Instant::now() >= until => {
-                bail!("the node still has {left} sessions; it goes on draining; see its log")
+        let is_late = Instant::now() >= until;
+        match sessions_left(client) {
+            Ok(Some(0)) => return Ok(()),
+            Ok(None) => bail!("the node does not tell how many sessions it has; {GOES_ON}"),
+            Ok(Some(left)) if is_late => bail!("the node still has {left} sessions; {GOES_ON}"),
+            Err(error) if is_late || is_final(&error) => {
+                return Err(
+                    error.context(format!("how many sessions it has is not known; {GOES_ON}"))
+                );
             }
-            Some(_) => std::thread::sleep(LOOK),
+            Ok(Some(_)) | Err(_) => {}
         }
+        std::thread::sleep(pause.min(until.saturating_duration_since(Instant::now())));
+        pause = (pause * 2).min(LOOK_MAX);
     }
+}
+
+fn is_final(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<RefusedRequest>().is_some_and(RefusedRequest::is_final)
+}
+
+/// How many sessions the node has that is asked; `None` if it does not say.
+fn sessions_left(client: &Client) -> anyhow::Result<Option<u64>> {
+    let nodes = client.get("/v1/nodes")?.json()?;
+    let own = nodes["nodes"].as_array().into_iter().flatten().find(|node| node["self"] == true);
+    Ok(own.and_then(|own| own["sessions"].as_u64()))
 }
 
 /// The outcome of an action whose answer is text.
@@ -222,9 +249,46 @@ pub(crate) fn note(note: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::net::TcpListener;
+
     use serde_json::json;
 
     use super::*;
+
+    /// A client of a node that answers so, one request after the other, and then closes.
+    fn node_that_answers(answers: Vec<(u16, String)>) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let head = BufReader::new(&stream).lines().map_while(Result::ok);
+                head.take_while(|line| !line.is_empty()).for_each(drop);
+                let length = body.len();
+                let answer =
+                    format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n{body}");
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        Client::new(&Operator { admin, token_file: None, json: false }).unwrap()
+    }
+
+    #[test]
+    fn a_wait_for_a_drain_outlives_answers_that_fail() {
+        let nodes = |sessions| json!({ "nodes": [{ "self": true, "sessions": sessions }] });
+        let busy = || (503, json!({ "error": "ask again" }).to_string());
+        let left = |sessions: u64| (200, nodes(sessions).to_string());
+        let soon = || Instant::now() + Duration::from_secs(20);
+        let client = node_that_answers(vec![busy(), left(2), busy(), left(0)]);
+        wait_until_drained(&client, soon()).unwrap();
+        // What is refused for good is said at once, and what the node does.
+        for (status, until) in [(403, soon()), (503, Instant::now())] {
+            let client = node_that_answers(vec![(status, json!({ "error": "no" }).to_string())]);
+            let error = format!("{:#}", wait_until_drained(&client, until).unwrap_err());
+            assert!(error.contains("goes on draining") && error.contains("no ("), "{error}");
+        }
+    }
 
     #[test]
     fn a_table_has_aligned_columns_and_nothing_that_controls_a_terminal() {

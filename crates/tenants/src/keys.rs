@@ -60,12 +60,12 @@ pub struct Key {
 }
 
 /// Why a presented key is not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyProblem {
     /// The tenant does not have this key.
     Unknown,
-    /// The key has ended.
-    Expired,
+    /// The key of this client has ended.
+    Expired(Principal),
 }
 
 /// The SHA-256 of a presented key.
@@ -130,7 +130,7 @@ impl Keys {
         // The digest tells nothing about the key, so the time of this search may depend on it.
         let key = self.0.get(&digest).ok_or(KeyProblem::Unknown)?;
         if key.expires.is_some_and(|expires| expires <= now) {
-            return Err(KeyProblem::Expired);
+            return Err(KeyProblem::Expired(Principal::named(key.principal.name())));
         }
         Ok(key)
     }
@@ -246,7 +246,7 @@ mod tests {
         let find = |key, now| keys.find(KeyDigest::of(key), now).map(|key| key.principal.name());
         assert_eq!(find("a", end), Ok("key:ada"));
         assert_eq!(find("b", end - Duration::from_secs(1)), Ok("key:bob"));
-        assert_eq!(find("b", end), Err(KeyProblem::Expired));
+        assert_eq!(find("b", end), Err(KeyProblem::Expired(Principal::named("key:bob"))));
         assert_eq!(find("c", end), Err(KeyProblem::Unknown));
         assert_eq!(find("", end), Err(KeyProblem::Unknown));
     }

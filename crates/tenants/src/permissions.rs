@@ -176,6 +176,12 @@ impl Permissions {
         !self.rules_of(client).any(denies)
     }
 
+    /// Whether a rule denies a client with these attributes every method.
+    pub fn denies_all_methods(&self, client: &Attributes) -> bool {
+        let mut denied = self.rules_of(client).flat_map(|rule| &rule.deny[Kind::Method as usize]);
+        denied.any(|pattern| pattern.fits_all(""))
+    }
+
     /// Whether a client with these attributes may do something with a resource whose URI begins like
     /// this.
     pub fn may_allow_resource(&self, client: &Attributes, begin: &str) -> bool {

@@ -1,5 +1,6 @@
 //! One limit at this node, which its threads share.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,10 @@ const BATCH: Duration = Duration::from_millis(5);
 /// A rate at this node.
 #[derive(Debug)]
 pub struct RateEntry {
-    id: u128,
+    pub(super) id: u128,
     pub(super) tenant: u64,
+    /// Whether it is of one client or key, and not of the whole tenant.
+    pub(super) is_of_client: bool,
     /// The tenant's name and the kind of the limit, for metrics.
     shown: (Arc<str>, &'static str),
     /// `None` once it was forgotten.
@@ -37,12 +40,13 @@ pub enum Taken {
 impl RateEntry {
     pub(super) fn new(
         id: u128,
-        tenant: u64,
+        (tenant, is_of_client): (u64, bool),
         shown: (Arc<str>, &'static str),
         state: RateOfNode,
         wanted: &Arc<Notify>,
     ) -> Self {
-        Self { id, tenant, shown, state: Mutex::new(Some(state)), wanted: Arc::clone(wanted) }
+        let (state, wanted) = (Mutex::new(Some(state)), Arc::clone(wanted));
+        Self { id, tenant, is_of_client, shown, state, wanted }
     }
 
     /// Takes tokens for what is done already, also those that are not there.
@@ -125,7 +129,7 @@ impl RateEntry {
         let mut state = self.state();
         let state = state.as_mut()?;
         let Rate { per_sec, burst } = state.rate();
-        Some(LimitReport::new(self.id, state.report(now)?, per_sec, burst))
+        Some(LimitReport::new((self.id, self.tenant), state.report(now)?, per_sec, burst))
     }
 
     pub(super) fn grant(&self, grant: Grant, reported_at: Duration, now: Duration) {
@@ -150,6 +154,8 @@ pub struct CountEntry {
     started: Instant,
     /// `None` once it was forgotten.
     state: Mutex<Option<CountOfNode>>,
+    /// See [`PendingSession`].
+    pending: AtomicUsize,
     wanted: Arc<Notify>,
 }
 
@@ -166,6 +172,18 @@ impl Drop for Counted {
     }
 }
 
+/// One of a limit of sessions, for a session that is to be created. The registry of the node counts sessions;
+/// until it has this one, it counts here. Dropping it ends that.
+#[derive(Debug)]
+pub struct PendingSession(Arc<CountEntry>);
+
+impl Drop for PendingSession {
+    fn drop(&mut self) {
+        // What the node holds is set in the next interval: the registry may have the session now.
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl CountEntry {
     pub(super) fn new(
         id: u128,
@@ -175,7 +193,7 @@ impl CountEntry {
         wanted: &Arc<Notify>,
     ) -> Self {
         let (state, wanted) = (Mutex::new(Some(state)), Arc::clone(wanted));
-        Self { id, tenant, shown, started, state, wanted }
+        Self { id, tenant, shown, started, state, pending: AtomicUsize::new(0), wanted }
     }
 
     /// Takes one for what is there already, also if the limit is reached.
@@ -198,10 +216,21 @@ impl CountEntry {
         Some(taken.map(|()| Counted(Arc::clone(self))))
     }
 
-    /// Whether there may be one more, which another part counts.
-    pub fn allows(&self, now: Duration) -> Option<Result<(), Refused>> {
-        // Counted here at once: others may ask before the other part counts it.
-        self.ask(now, CountOfNode::take)
+    /// Takes one for a session, which the registry counts once it is there. `None`: the entry was forgotten.
+    pub fn take_pending(
+        self: &Arc<Self>,
+        now: Duration,
+    ) -> Option<Result<PendingSession, Refused>> {
+        // Before it is asked for: what the node holds may be set at any time.
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let pending = PendingSession(Arc::clone(self));
+        let taken = self.ask(now, CountOfNode::take)?;
+        Some(taken.map(|()| pending))
+    }
+
+    /// How many are taken for sessions that are to be created.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
     }
 
     fn ask(
@@ -253,7 +282,8 @@ impl CountEntry {
     pub(super) fn report(&self, now: Duration) -> Option<LimitReport> {
         let mut state = self.state();
         let state = state.as_mut()?;
-        Some(LimitReport::new(self.id, state.report(now)?, 0.0, state.max() as f64))
+        let report = state.report(now)?;
+        Some(LimitReport::new((self.id, self.tenant), report, 0.0, state.max() as f64))
     }
 
     pub(super) fn grant(&self, grant: Grant, reported_at: Duration, now: Duration) {

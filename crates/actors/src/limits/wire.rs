@@ -37,6 +37,9 @@ pub(crate) struct LimitReport {
     /// The number of the last share that the node has; 0 without one.
     #[prost(uint64, tag = "9")]
     pub(crate) applied: u64,
+    /// The hash of the tenant. A program without this field sends 0.
+    #[prost(fixed64, tag = "10")]
+    pub(crate) tenant: u64,
 }
 
 /// The shares of a node, in the order of its reports.
@@ -70,10 +73,11 @@ impl LimitReport {
         u128::from(self.id_high) << 64 | u128::from(self.id_low)
     }
 
-    pub(super) fn new(id: u128, report: Report, per_sec: f64, max: f64) -> Self {
+    pub(super) fn new((id, tenant): (u128, u64), report: Report, per_sec: f64, max: f64) -> Self {
         let Report { demand, level, had_share, is_last, applied } = report;
         let (id_high, id_low) = ((id >> 64) as u64, id as u64);
-        Self { id_high, id_low, demand, level, had_share, is_last, per_sec, max, applied }
+        let of_report = Self { demand, level, had_share, is_last, applied, ..Self::default() };
+        Self { id_high, id_low, per_sec, max, tenant, ..of_report }
     }
 
     /// The report; `None` for values that no node sends.

@@ -144,7 +144,7 @@ impl Relayed {
 }
 
 /// A text that no node writes is no trace.
-fn read_trace(text: Option<String>) -> Option<Box<TraceContext>> {
+pub(super) fn read_trace(text: Option<String>) -> Option<Box<TraceContext>> {
     TraceContext::of_origin_text(&text?).map(Box::new)
 }
 

@@ -195,6 +195,9 @@ pub(super) struct Opening {
     /// The tokens for upstream servers.
     #[prost(message, repeated, tag = "6")]
     pub(super) tokens: Vec<Token>,
+    /// Where the request is in a trace, as a `traceparent`.
+    #[prost(string, optional, tag = "7")]
+    pub(super) trace: Option<String>,
 }
 
 /// A call to relay, as its receiver reads it. The call itself stays unchanged.

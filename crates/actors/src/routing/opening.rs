@@ -13,12 +13,14 @@ use bytes::Bytes;
 use cluster::{CallError, ForwardedCall, Peer, Replies};
 use conversation::{Answer, Refusal};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
+use telemetry::{Span, enter_span};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::forwarded_request::read_trace;
 use super::messages::{self, RequestKind};
-use super::serving::{EncodedReply, outcome, spawn};
+use super::serving::{EncodedReply, begin_span_of, outcome, spawn};
 use super::{Format, legacy, reply_codec};
 use crate::ReplyEvent;
 use crate::held::until_sessions_can_be_created;
@@ -49,6 +51,10 @@ impl Opening {
                 self.request.as_ref().and_then(|request| request.tokens.as_ref()),
             ),
             request: self.request.as_ref().map(|request| request.raw().clone()),
+            trace: self
+                .request
+                .as_ref()
+                .and_then(|request| Some(request.trace.as_ref()?.origin_text())),
         })))
     }
 
@@ -60,6 +66,7 @@ impl Opening {
             Some(raw) => match Message::parse(raw) {
                 Ok(Message::Request(mut request)) => {
                     request.tokens = messages::read_tokens(opening.tokens);
+                    request.trace = read_trace(opening.trace);
                     Some(request)
                 }
                 _ => return None,
@@ -76,10 +83,12 @@ impl Opening {
 
     /// Creates the session on this node, for a peer's client.
     pub(super) fn create_session_for_peer(
-        self,
+        mut self,
         node: &Arc<Node>,
         format: Format,
     ) -> Box<dyn Replies> {
+        let span = self.request.as_mut().and_then(|request| begin_span_of(node, request));
+        let _within = enter_span(span.as_ref().map(Span::at));
         let node = Arc::clone(node);
         let stage = Stage::Creating(spawn(async move {
             until_sessions_can_be_created(&node).await?;
@@ -106,7 +115,7 @@ impl Opening {
             }
             Ok(created)
         }));
-        Box::new(NewSessionReplies { stage, format })
+        Box::new(NewSessionReplies { stage, format, spans: span.into_iter().collect() })
     }
 }
 
@@ -154,6 +163,8 @@ struct NewSessionReplies {
     stage: Stage,
     /// The format of the call.
     format: Format,
+    /// The span of this node, if the request is traced.
+    spans: Vec<Span>,
 }
 
 enum Stage {
@@ -168,7 +179,8 @@ impl Replies for NewSessionReplies {
         let reply = match &mut self.stage {
             Stage::Creating(creating) => match outcome(ready!(Pin::new(creating).poll(context))) {
                 Ok((session, reply)) => {
-                    self.stage = Stage::Replying(EncodedReply::new(reply, format));
+                    let spans = std::mem::take(&mut self.spans);
+                    self.stage = Stage::Replying(EncodedReply::new(reply, format).within(spans));
                     reply_codec::encode_opened(&session, format)
                 }
                 Err(refusal) => {
@@ -188,6 +200,8 @@ impl Replies for NewSessionReplies {
 mod tests {
     use proptest::prelude::*;
 
+    use protocol::TraceContext;
+
     use super::super::forwarded_request::Received;
     use super::*;
 
@@ -200,14 +214,17 @@ mod tests {
 
     fn opening() -> Opening {
         let request = br#"{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"a":1}}"#;
-        let Ok(Message::Request(request)) = Message::parse(Bytes::from_static(request)) else {
+        let Ok(Message::Request(mut request)) = Message::parse(Bytes::from_static(request)) else {
             panic!("no request")
         };
+        request.trace = TraceContext::of_origin_text(TRACE).map(Box::new);
         let tenant = Tenant::of_peer("acme".into(), 300);
         let mirrored = Mirrored::from_headers([("Mcp-Method", &b"initialize"[..])].into_iter());
         let (tenant, principal) = (Arc::new(tenant), Principal::named("ada"));
         Opening { tenant, principal, request: Some(request), mirrored }
     }
+
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn duplex() -> Opening {
         Opening { request: None, mirrored: None, ..opening() }
@@ -217,7 +234,11 @@ mod tests {
     fn an_opening_arrives_as_it_was_sent_and_is_no_call() {
         for format in Format::ALL {
             for sent in [opening(), duplex()] {
-                let arrived = decode(sent.encode(format)).unwrap();
+                let mut arrived = decode(sent.encode(format)).unwrap();
+                if let (Format::Legacy, Some(request)) = (format, &mut arrived.request) {
+                    // An earlier program has no place for it.
+                    request.trace = TraceContext::of_origin_text(TRACE).map(Box::new);
+                }
                 assert_eq!(format!("{arrived:?}"), format!("{sent:?}"));
             }
         }

@@ -107,12 +107,7 @@ fn begin_spans(
 ) -> Vec<Span> {
     if let SessionRequest::Post { body: Body::Batch(members), .. } = request {
         let traced = members.iter_mut().filter_map(|member| match member {
-            Ok(Message::Request(member)) => {
-                let trace = **member.trace.as_ref()?;
-                let span = begin_span(node, Some(member), &trace)?;
-                member.trace = Some(Box::new(TraceContext { span: span.at().span, ..trace }));
-                Some(span)
-            }
+            Ok(Message::Request(member)) => begin_span_of(node, member),
             _ => None,
         });
         return traced.collect();
@@ -126,6 +121,14 @@ fn begin_spans(
     let at = span.as_ref().map_or(trace.span, |span| span.at().span);
     request.set_trace(Some(Box::new(TraceContext { span: at, ..*trace })));
     span.into_iter().collect()
+}
+
+/// Begins the span of this node for a request that is traced, and moves it into the span.
+pub(super) fn begin_span_of(node: &Node, request: &mut Request) -> Option<Span> {
+    let trace = **request.trace.as_ref()?;
+    let span = begin_span(node, Some(request), &trace)?;
+    request.trace = Some(Box::new(TraceContext { span: span.at().span, ..trace }));
+    Some(span)
 }
 
 /// Begins the span of this node for one request.
@@ -167,7 +170,7 @@ impl EncodedReply {
         Self { reply, format, has_begun: false, _spans: Vec::new() }
     }
 
-    fn within(self, spans: Vec<Span>) -> Self {
+    pub(super) fn within(self, spans: Vec<Span>) -> Self {
         Self { _spans: spans, ..self }
     }
 }

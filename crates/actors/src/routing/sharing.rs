@@ -1,5 +1,5 @@
 //! Carries demand for limits of the cluster to their owners, and shares back: one message to each peer in
-//! an interval, and none while no limit is in use.
+//! an interval, several if there are many limits, and none while no limit is in use.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -93,18 +93,21 @@ pub(crate) async fn share_limits(node: Weak<Node>) {
             delayed = until.into_iter().chain(delayed).min();
             until.is_none().then_some(owner)
         };
-        for (owner, round) in limits.rounds(only_new, own, &mut owner) {
+        for (owner, unreported) in limits.unreported(only_new, &mut owner) {
+            let Some(round) = limits.report(&unreported, own) else { continue };
             if owner == own {
                 if let Some(shares) = limits.answer(round.message.clone(), &members.all) {
                     limits.apply(&round, shares);
                 }
-                continue;
+            } else {
+                reported.insert(owner, Instant::now());
+                match cluster.reachable(Incarnation(owner)) {
+                    Some(peer) => drop(tokio::spawn(report(limits.clone(), peer, round))),
+                    None => metrics::LIMIT_REPORTS[1].inc(),
+                }
             }
-            reported.insert(owner, Instant::now());
-            match cluster.reachable(Incarnation(owner)) {
-                Some(peer) => drop(tokio::spawn(report(limits.clone(), peer, round))),
-                None => metrics::LIMIT_REPORTS[1].inc(),
-            }
+            // A node with many limits has several messages, and this thread serves clients.
+            tokio::task::yield_now().await;
         }
         drop(node);
         if only_new {

@@ -92,9 +92,25 @@ impl RateOwner {
     /// Whether nothing is lost when this is forgotten: no node has reported until all tokens were there
     /// again.
     pub fn is_forgettable(&self, now: Duration) -> bool {
-        let fill = Duration::try_from_secs_f64(self.rate.burst / self.rate.per_sec);
-        let quiet = fill.unwrap_or(Duration::MAX).max(SILENT);
-        now.saturating_sub(self.at) >= quiet
+        let quiet = now.saturating_sub(self.at);
+        match self.full_in(now) {
+            Some(rest) => rest.is_zero() && quiet >= SILENT,
+            None => quiet >= self.time_of(self.rate.burst).max(SILENT),
+        }
+    }
+
+    /// The time until all tokens are there again, if no node has a share. `None`: a node may have one.
+    pub fn full_in(&self, now: Duration) -> Option<Duration> {
+        if !self.reporters.is_empty() {
+            return None;
+        }
+        let missing = self.time_of(self.rate.burst - self.reserve);
+        Some(missing.saturating_sub(now.saturating_sub(self.at)))
+    }
+
+    /// The time in which so many tokens are added.
+    fn time_of(&self, tokens: f64) -> Duration {
+        Duration::try_from_secs_f64(tokens.max(0.0) / self.rate.per_sec).unwrap_or(Duration::MAX)
     }
 
     /// Takes a node's report, and returns the node's share. `members` are the live nodes, `rate` the limit

@@ -235,7 +235,7 @@ fn the_first_report_to_the_next_owner_gets_no_second_burst() {
     let mut membership = Membership::default();
     membership.note(&members, ms(0));
     membership.note(&members[..2], ms(5_000));
-    assert!(membership.has_lost_one(ms(5_010)) && !membership.has_lost_one(ms(6_100)));
+    assert!(membership.has_changed(ms(5_010)) && !membership.has_changed(ms(6_100)));
     let report = |had_share, applied| {
         let (demand, level, is_last) = (100.0, 0.0, false);
         Report { demand, level, had_share, is_last, applied }
@@ -259,6 +259,46 @@ fn the_first_report_to_the_next_owner_gets_no_second_burst() {
     let first = grant(report(false, 0), 5_010);
     let second = grant(report(true, first.number), 5_220);
     assert!(first.tokens <= 6.0 && first.tokens + second.tokens >= 40.0, "{first:?} {second:?}");
+}
+
+/// Two nodes have used the burst of a limit. The next owner is a node that starts then, or one that another
+/// joins again.
+#[test]
+fn a_node_that_joins_owns_a_limit_without_a_second_burst() {
+    let rate = Rate { per_sec: 60.0, burst: 60.0 };
+    let members = [0, 1, 2].map(|node| Member { node, is_linked: true });
+    let (mut started, mut alone) = (Membership::default(), Membership::default());
+    started.note(&members, ms(5_000));
+    alone.note(&members[..1], ms(0));
+    assert!(!alone.has_changed(ms(100)), "no other node had limits");
+    alone.note(&members[..2], ms(5_000));
+    for membership in [&started, &alone] {
+        assert!(membership.has_changed(ms(5_010)) && !membership.has_changed(ms(6_100)));
+    }
+    // As in the program, the owner begins by what the membership says.
+    let mut owner = match started.has_changed(ms(5_010)) {
+        true => RateOwner::after_loss(rate, ms(5_010)),
+        false => RateOwner::new(rate, ms(5_010)),
+    };
+    let report =
+        |had_share| Report { demand: 100.0, level: 0.0, had_share, is_last: false, applied: 0 };
+    let first = owner.report(2, report(false), rate, &members, ms(5_010));
+    let second = owner.report(0, report(true), rate, &members, ms(5_080));
+    assert!(first.tokens + second.tokens <= 10.0, "{first:?} {second:?}");
+}
+
+#[test]
+fn an_unused_limit_is_kept_until_the_tokens_that_it_lacks_are_there() {
+    let rate = Rate { per_sec: 100.0 / 3_600.0, burst: 100.0 };
+    let members = [Member { node: 0, is_linked: true }];
+    let mut owner = RateOwner::new(rate, ms(0));
+    let report =
+        |level, is_last| Report { demand: 1.0, level, had_share: false, is_last, applied: 1 };
+    let share = owner.report(0, report(0.0, false), rate, &members, ms(0));
+    assert_eq!(owner.full_in(ms(100)), None, "a node has a share");
+    owner.report(0, report(share.tokens - 1.0, true), rate, &members, ms(200));
+    assert!(owner.full_in(ms(200)).unwrap() < Duration::from_secs(37));
+    assert!(!owner.is_forgettable(ms(30_000)) && owner.is_forgettable(ms(40_000)));
 }
 
 #[test]

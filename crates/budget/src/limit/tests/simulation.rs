@@ -252,7 +252,7 @@ impl Cluster {
         let members = self.members(owner, at);
         let this = &mut self.nodes[owner];
         this.membership.note(&members, now);
-        let new = || match this.membership.has_lost_one(now) {
+        let new = || match this.membership.has_changed(now) {
             true => RateOwner::after_loss(rate, now),
             false => RateOwner::new(rate, now),
         };
