@@ -33,7 +33,7 @@ impl<'a> About<'a> {
             _ => ("", &b""[..]),
         };
         let mut found = Found { key, ..Found::default() };
-        match request.is_plain() {
+        match is_plain(request) {
             true => found.read_plain(request),
             false => found.read_envelope(request.raw()),
         }
@@ -50,20 +50,18 @@ fn completed(request: &Request) -> About<'_> {
     }
 }
 
-impl Request {
-    /// Whether the envelope has the members that were parsed, and no other: another one would have more
-    /// quotes. `false` also if there is an escape, or a character beyond ASCII.
-    fn is_plain(&self) -> bool {
-        let (mut quotes, mut is_odd) = (0, false);
-        for part in self.envelope() {
-            quotes += memchr_iter(b'"', part).count();
-            is_odd |= !part.is_ascii() || memchr(b'\\', part).is_some();
-        }
-        let of_id = if let RequestId::String(_) = self.id { 2 } else { 0 };
-        let of_params = if self.params_text().is_some() { 2 } else { 0 };
-        // Three keys, the version and the method have ten.
-        !is_odd && quotes == 10 + of_id + of_params
+/// Whether the envelope has the members that were parsed, and no other: another one would have more
+/// quotes. `false` also if there is an escape, or a character beyond ASCII.
+fn is_plain(request: &Request) -> bool {
+    let (mut quotes, mut is_odd) = (0, false);
+    for part in request.envelope() {
+        quotes += memchr_iter(b'"', part).count();
+        is_odd |= !part.is_ascii() || memchr(b'\\', part).is_some();
     }
+    let of_id = if let RequestId::String(_) = request.id { 2 } else { 0 };
+    let of_params = if request.params_text().is_some() { 2 } else { 0 };
+    // Three keys, the version and the method have ten.
+    !is_odd && quotes == 10 + of_id + of_params
 }
 
 /// What is found in one pass.
@@ -213,7 +211,8 @@ mod tests {
     #[test]
     fn an_envelope_is_plain_if_it_has_the_members_that_were_parsed_and_no_other() {
         let is_plain = |members: &str| {
-            request(&format!(r#"{{"jsonrpc":"2.0",{members},"method":"x"}}"#)).is_plain()
+            let json = format!(r#"{{"jsonrpc":"2.0",{members},"method":"x"}}"#);
+            super::is_plain(&request(&json))
         };
         for plain in [
             r#""id":1"#,
