@@ -5,15 +5,19 @@
 //! that the machine grants.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::mcp::Client;
 use tests::{Node, Setup, processes, tools};
+use tokio::time::sleep;
 
 /// The maximum time for a child to end: end of stdin, SIGTERM, SIGKILL.
 const GONE: Duration = Duration::from_secs(15);
+
+/// How long a line of a node's log takes to be read.
+const LOGGED: Duration = Duration::from_secs(5);
 
 /// The newest revision of the SDKs.
 const REVISION: &str = "2025-11-25";
@@ -165,7 +169,12 @@ async fn the_protections_of_servers_are_metrics() -> Result<()> {
         let line = format!("roundhouse_sandbox_protection{{protection=\"{protection}\"}} {value}");
         ensure!(text.contains(&line), "no {line}");
     }
-    ensure!(hosted.node.output().contains("protections of stdio servers on this machine"));
+    // The log is read by a thread of its own.
+    let until = Instant::now() + LOGGED;
+    while !hosted.node.output().contains("protections of stdio servers on this machine") {
+        ensure!(Instant::now() < until, "{}", hosted.node.output());
+        sleep(Duration::from_millis(10)).await;
+    }
     Ok(())
 }
 
@@ -205,7 +214,7 @@ async fn no_server_outlives_a_node_that_was_killed_while_it_started_one() -> Res
     );
     let asked = tokio::spawn(async move { client.send(message).await.map(drop) });
     while processes::marked(&hosted.mark, Some(hosted.node.pid())).len() < 3 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
     hosted.node.kill()?;
     asked.abort();
