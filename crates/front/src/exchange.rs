@@ -18,12 +18,12 @@ use telemetry::{
 };
 use tenants::{Principal, Tenant, Tenants};
 
+use crate::audit_reading::RefusalCause;
 use crate::audited::Audited;
 use crate::body::Body;
 use crate::metrics::TenantMeters;
 use crate::operations::{self, Operations};
 use crate::over_limit::LimitKind;
-use crate::refusal::Refused;
 use crate::route::Endpoint;
 use crate::server_span::ServerSpan;
 
@@ -352,11 +352,16 @@ impl Exchange {
     }
 
     /// Notes how and why the request with these headers is refused.
-    pub(crate) fn refused_by(&mut self, refused: &Refused, headers: &HeaderMap) {
-        self.refused(refused.rejection().code.number());
+    pub(crate) fn refused_by(
+        &mut self,
+        code: i32,
+        cause: Option<&RefusalCause>,
+        headers: &HeaderMap,
+    ) {
+        self.refused(code);
         if let Some(audited) = self.audited() {
             audited.of_trace_of_head(headers);
-            if let Some(cause) = refused.cause() {
+            if let Some(cause) = cause {
                 audited.refused_by(cause);
             }
         }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use actix_http::body::BoxBody;
+use actix_http::header::HeaderMap;
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response, header};
 use actors::{Handle, RevocationsOfThread};
 use budget::Budget;
@@ -106,7 +107,7 @@ impl Front {
         {
             let served = self.document(head, document, path, is_ambiguous);
             let response = served.unwrap_or_else(|refused| {
-                exchange.refused_by(&refused, &head.headers);
+                note_refusal(&mut exchange, &refused, &head.headers);
                 refused.unread(payload).into_response()
             });
             exchange.end(Outcome::Accepted);
@@ -116,7 +117,7 @@ impl Front {
         let origin;
         let mut response = match self.admit(head, tenant.as_deref(), is_ambiguous) {
             Err(refused) => {
-                exchange.refused_by(&refused, &head.headers);
+                note_refusal(&mut exchange, &refused, &head.headers);
                 // A page of any origin may read why it was refused, which is no secret.
                 origin = Heads::origin_alone(&head.headers);
                 refused.unread(payload).into_response()
@@ -127,7 +128,7 @@ impl Front {
                     (Some(endpoint), Some(tenant)) => {
                         match self.authenticate(head, tenant, endpoint, &heads).await {
                             Err(refused) => {
-                                exchange.refused_by(&refused, &head.headers);
+                                note_refusal(&mut exchange, &refused, &head.headers);
                                 refused.unread(payload).into_response()
                             }
                             Ok(credential) => {
@@ -151,7 +152,7 @@ impl Front {
                     }
                     _ => {
                         let refused = Refused::unknown_path(self.service.urls.path());
-                        exchange.refused_by(&refused, &head.headers);
+                        note_refusal(&mut exchange, &refused, &head.headers);
                         refused.unread(payload).into_response()
                     }
                 }
@@ -207,7 +208,7 @@ impl Front {
                 drop(Serving::of(&request));
                 let mut exchange =
                     self.exchanges.begin(request.method(), endpoint, tenant.as_ref());
-                exchange.refused_by(&refused, &request.head().headers);
+                note_refusal(&mut exchange, &refused, &request.head().headers);
                 let mut response = refused.into_response();
                 // The client may send the body all the same.
                 response.head_mut().set_connection_type(ConnectionType::Close);
@@ -419,7 +420,7 @@ impl Front {
         };
         // The rest of the body is not read any more.
         served.unwrap_or_else(|refused| {
-            request.exchange.refused_by(&refused, &request.head.headers);
+            note_refusal(request.exchange, &refused, &request.head.headers);
             refused.unread(request.take_payload()).into_response()
         })
     }
@@ -431,4 +432,9 @@ fn is_preflight(head: &RequestHead) -> bool {
     head.method == Method::OPTIONS
         && has(header::ORIGIN)
         && has(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Notes how and why the request with these headers is refused.
+fn note_refusal(exchange: &mut Exchange, refused: &Refused, headers: &HeaderMap) {
+    exchange.refused_by(refused.rejection().code.number(), refused.cause(), headers);
 }
