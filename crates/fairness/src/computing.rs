@@ -9,7 +9,7 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use crate::FairQueue;
+use crate::{FairQueue, is_long};
 
 /// How much lower the priority of these threads is than that of the process, in steps of `nice`. A worker
 /// that is always busy leaves them about a tenth of a core that they share.
@@ -120,6 +120,19 @@ pub fn compute<T: Send + 'static>(
     };
     THREADS.add(tenant, Box::new(job));
     Computing(receiver)
+}
+
+/// Computes something that takes as long as its input of so many bytes: on this thread, or as [`compute`]
+/// does if the input is long.
+pub async fn compute_for_bytes<T: Send + 'static>(
+    tenant: &Arc<str>,
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    match is_long(bytes) {
+        false => work(),
+        true => compute(tenant, work).await,
+    }
 }
 
 impl<T> Future for Computing<T> {

@@ -17,7 +17,7 @@ mod computing;
 mod fair_queue;
 mod permit;
 
-pub use computing::{Computing, compute};
+pub use computing::{Computing, compute, compute_for_bytes};
 pub use fair_queue::FairQueue;
 pub use permit::TickPermit;
 

@@ -8,7 +8,7 @@ use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle, ReplyStream, RevocationsOfThread};
 use audit::Ticket;
 use bytes::Bytes;
-use fairness::{compute, is_long};
+use fairness::compute_for_bytes;
 use protocol::{Body as Posted, Rejection, SessionId, UpstreamTokens};
 use tenants::{Scopes, Tenant, Tenants};
 use tokio::time::timeout;
@@ -92,11 +92,9 @@ impl<'a> FrontRequest<'a> {
     /// Parses the body. A long one is scanned on another thread, so that it delays the calls of other
     /// tenants little.
     pub(crate) async fn parse(&self, raw: Bytes) -> Result<Posted, Rejection> {
-        let parse = |raw| protocol::parse(raw, &protocol::Limits::default());
-        match is_long(raw.len()) {
-            false => parse(raw),
-            true => compute(&self.tenant.name, move || parse(raw)).await,
-        }
+        let bytes = raw.len();
+        let parse = move || protocol::parse(raw, &protocol::Limits::default());
+        compute_for_bytes(&self.tenant.name, bytes, parse).await
     }
 
     /// The caller of this request, for this session.

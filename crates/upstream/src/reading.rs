@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use fairness::{TickPermit, compute, is_long};
+use fairness::{TickPermit, compute, compute_for_bytes, is_long};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use protocol::Message;
@@ -45,10 +45,7 @@ pub(crate) async fn whole(
 
 /// The messages of a body. A long one is scanned on another thread.
 pub(crate) async fn messages(tenant: &Arc<str>, body: Bytes) -> Result<Vec<Message>, Failure> {
-    if !is_long(body.len()) {
-        return content::messages(body);
-    }
-    compute(tenant, move || content::messages(body)).await
+    compute_for_bytes(tenant, body.len(), move || content::messages(body)).await
 }
 
 /// Decodes a stream of events.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use budget::{Held, Share, in_granules};
 use bytes::Bytes;
-use fairness::{TickPermit, compute, is_long};
+use fairness::{TickPermit, compute_for_bytes};
 use protocol::{Body, Limits, Line, LineSplitter, Rejection};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, sleep};
@@ -85,12 +85,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 /// Parses a line; `None` if it is blank. A long one is scanned on another thread, so that it delays the
 /// calls of other tenants little. Meanwhile it stays charged: no further line is read.
 pub(super) async fn parse(tenant: &Arc<str>, line: Bytes) -> Option<Result<Body, Rejection>> {
-    let parse = |line: Bytes| {
+    compute_for_bytes(tenant, line.len(), move || {
         let is_blank = line.iter().all(u8::is_ascii_whitespace);
         (!is_blank).then(|| protocol::parse(line, &Limits::default()))
-    };
-    if !is_long(line.len()) {
-        return parse(line);
-    }
-    compute(tenant, move || parse(line)).await
+    })
+    .await
 }
