@@ -39,8 +39,9 @@ const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
 const DELETE_WITHIN: Duration = Duration::from_secs(5);
 /// How long an exchange waits for a connection while all are in use.
 const PERMIT_WITHIN: Duration = Duration::from_secs(10);
-/// How long an idle connection is kept.
-const IDLE: Duration = Duration::from_secs(30);
+/// How long an idle connection is kept: for less than by most servers, which close it after 5 s, perhaps
+/// while a request is on its way.
+const IDLE: Duration = Duration::from_secs(4);
 /// Most idle connections of a client that are kept.
 pub const IDLE_MAX: usize = 64;
 /// Most bytes of a head, and of what hyper reads at once.

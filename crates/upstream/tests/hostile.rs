@@ -243,3 +243,20 @@ async fn a_server_that_answers_with_errors_is_not_left_alone() {
         assert_eq!(events, [ExchangeEvent::Refused { status: 503, error: None }]);
     }
 }
+
+#[tokio::test]
+async fn an_idle_connection_is_not_used_again_when_its_server_may_have_closed_it() {
+    let pong = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+    let length = pong.len();
+    let answer = format!("HTTP/1.1 200 OK\r\n{JSON}Content-Length: {length}\r\n\r\n{pong}");
+    // It answers the first request of a connection, and no further one.
+    let server = Server::start(vec![Answer::Endless(answer, String::new())]).await;
+    let client = upstream::Client::new("test", "test", &server.settings()).unwrap();
+    let first = perform_with(&client, exchange()).await;
+    // Servers of Node and of Python close idle connections after 5 s.
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    let second = perform_with(&client, exchange()).await;
+    assert!(!first.iter().any(|event| matches!(event, ExchangeEvent::Failed(_))), "{first:?}");
+    assert_eq!(first, second);
+    assert_eq!(server.requests().len(), 2);
+}
