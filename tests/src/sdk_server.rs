@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use crate::http_servers::HttpServer;
 use crate::tools;
@@ -37,5 +37,13 @@ impl Everything {
         let ids =
             lines.iter().filter_map(|line| line.strip_prefix("Session initialized with ID: "));
         Ok(ids.map(str::to_owned).collect())
+    }
+
+    /// Ends the first session that was begun, without the knowledge of the node that uses it.
+    pub async fn end_first_session(&self) -> Result<()> {
+        let id = self.session_ids()?.into_iter().next().context("no session was begun")?;
+        let request = reqwest::Client::new().delete(self.url()).header("Mcp-Session-Id", id);
+        ensure!(request.send().await?.status().is_success(), "it is not ended");
+        Ok(())
     }
 }

@@ -254,14 +254,6 @@ async fn calls_go_on_behind_nginx_while_each_node_is_killed() -> Result<()> {
     Ok(())
 }
 
-/// Ends the session at the server without the node's knowledge.
-async fn end_behind_the_node(server: &Everything) -> Result<()> {
-    let id = server.session_ids()?.remove(0);
-    let request = reqwest::Client::new().delete(server.url()).header("Mcp-Session-Id", id);
-    ensure!(request.send().await?.status().is_success(), "it is not ended");
-    Ok(())
-}
-
 // holds: SES-09
 #[tokio::test]
 async fn a_request_for_a_session_that_one_server_lost_is_answered_in_a_new_one() -> Result<()> {
@@ -270,7 +262,7 @@ async fn a_request_for_a_session_that_one_server_lost_is_answered_in_a_new_one()
     let node = Node::start(&Setup::config(settings(&upstream.node.demo(), &server.url(), "")))?;
     let client = Client::open(node.demo(), NEWEST).await?;
     client.tool("two__echo", json!({ "message": "round" })).await?;
-    end_behind_the_node(&server).await?;
+    server.end_first_session().await?;
     let echo = client.tool("two__echo", json!({ "message": "again" })).await?;
     ensure!(echo["content"][0]["text"].to_string().contains("again"), "{echo}");
     client.tool("one__rh_echo", json!({})).await?;
@@ -288,7 +280,7 @@ async fn a_stateful_server_that_lost_its_session_fails_its_own_tools_only() -> R
     let mut cluster = Recorded::start((0..2).map(|_| Setup::config(settings.clone()))).await?;
     let mut client = cluster.open(0, NEWEST).await?;
     client.tool("two__echo", json!({ "message": "round" })).await?;
-    end_behind_the_node(&server).await?;
+    server.end_first_session().await?;
     let again = json!({ "name": "two__echo", "arguments": { "message": "again" } });
     let first = client.request("tools/call", again.clone()).await?;
     ensure!(first["error"].is_object(), "{first}");

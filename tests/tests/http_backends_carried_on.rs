@@ -194,14 +194,6 @@ async fn a_server_of_the_typescript_sdk_sees_one_session_and_one_delete() -> Res
     }
 }
 
-/// Ends the session at the server without the node's knowledge.
-async fn end_behind_the_node(server: &Everything) -> Result<()> {
-    let id = server.session_ids()?.remove(0);
-    let request = reqwest::Client::new().delete(server.url()).header("Mcp-Session-Id", id);
-    ensure!(request.send().await?.status().is_success(), "it is not ended");
-    Ok(())
-}
-
 // holds: SES-09
 #[tokio::test]
 async fn a_request_for_a_session_that_the_server_lost_is_answered_in_a_new_one() -> Result<()> {
@@ -209,7 +201,7 @@ async fn a_request_for_a_session_that_the_server_lost_is_answered_in_a_new_one()
     let node = Node::start(&Setup::in_front_of(&server.url()))?;
     let client = Client::open(node.demo(), NEWEST).await?;
     client.tool("echo", json!({ "message": "round" })).await?;
-    end_behind_the_node(&server).await?;
+    server.end_first_session().await?;
     let echo = client.tool("echo", json!({ "message": "again" })).await?;
     ensure!(echo["content"][0]["text"].to_string().contains("again"), "{echo}");
     ensure!(server.session_ids()?.len() == 2, "{:?}", server.lines()?);
@@ -228,7 +220,7 @@ async fn a_session_ends_if_a_stateful_server_lost_it() -> Result<()> {
     let node = Node::start(&Setup::config(setup))?;
     let client = Client::open(node.demo(), NEWEST).await?;
     client.tool("echo", json!({ "message": "round" })).await?;
-    end_behind_the_node(&server).await?;
+    server.end_first_session().await?;
     let echo = client.message("tools/call", json!({ "name": "echo", "arguments": {} }));
     let answer = client.send(echo).await?;
     if answer.status() != 404 {

@@ -46,7 +46,7 @@ fn an_idle_client_is_pinged_where_it_listens() {
 
 // holds: CAN-01, CAN-04
 #[test]
-fn a_cancelled_call_gets_no_word_and_its_late_answer_is_dropped() {
+fn a_cancelled_call_gets_no_response_and_a_late_one_is_dropped() {
     let mut world = live();
     let sink = world.call(1);
     let cancel = world

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
+use tempfile::NamedTempFile;
 use tests::audit_log::Log;
 use tests::mcp::Client;
 use tests::redis::Redis;
@@ -12,17 +13,25 @@ use tokio::time::sleep;
 
 use super::{NEWEST, WITH_BATCHES, digest, ruled};
 
+/// The credential of the operator.
+const TOKEN: &str = "a-token-for-operators";
+
+/// A node with this setup, and the file of the operator's credential, which is to stay.
+fn operated(log: &Log, setup: Setup) -> Result<(Node, NamedTempFile)> {
+    let credential = NamedTempFile::new()?;
+    std::fs::write(&credential, TOKEN)?;
+    let setup = log.of(setup).with("admin.token_file", credential.path().display());
+    Ok((Node::start(&setup)?, credential))
+}
+
 #[tokio::test]
 async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
     let log = Log::new()?;
-    let token = tempfile::NamedTempFile::new()?;
-    std::fs::write(&token, "a-token-for-operators")?;
     let (_, _, text) = ruled();
-    let setup = log.of(Setup::config(text)).with("admin.token_file", token.path().display());
-    let node = Node::start(&setup)?;
+    let (node, _credential) = operated(&log, Setup::config(text))?;
     let tenants = reqwest::Client::new().get(format!("{}/v1/tenants", node.admin));
     let list = |token| tenants.try_clone().context("a body").map(|ask| ask.bearer_auth(token));
-    check::status(&list("a-token-for-operators")?.send().await?, 200)?;
+    check::status(&list(TOKEN)?.send().await?, 200)?;
     check::status(&list("another-token")?.send().await?, 401)?;
     // What operators read is one record, which is there before the answer.
     let read = log.records()?.into_iter().filter(|record| record["kind"] == "admin");
@@ -31,7 +40,7 @@ async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
     ensure!(read["by"] == "admin.token_file" && read["outcome"] == "listed", "{read}");
     // What they do is two: before it and behind it.
     let drain = reqwest::Client::new().post(format!("{}/drain?secs=0", node.admin));
-    drain.bearer_auth("a-token-for-operators").send().await?.error_for_status()?;
+    drain.bearer_auth(TOKEN).send().await?.error_for_status()?;
     let done = log.find(2, |record| record["action"] == "drain").await?;
     ensure!(done[0].get("outcome").is_none() && done[1].get("outcome").is_some(), "{done:?}");
     ensure!(done.iter().all(|record| record["kind"] == "admin"), "{done:?}");
@@ -40,7 +49,7 @@ async fn what_operators_do_and_may_not_do_is_recorded() -> Result<()> {
     ensure!(refused["action"] == "list tenants", "{refused}");
     // What names nothing is refused with a record too.
     let wrong = reqwest::Client::new().post(format!("{}/revocations?tenat=demo", node.admin));
-    check::status(&wrong.bearer_auth("a-token-for-operators").send().await?, 400)?;
+    check::status(&wrong.bearer_auth(TOKEN).send().await?, 400)?;
     let refused = log.one(|record| record["kind"] == "refused").await?;
     ensure!(refused["reason"] == "malformed" && refused["action"] == "revoke", "{refused}");
     ensure!(refused["by"] == "admin.token_file", "{refused}");
@@ -61,14 +70,11 @@ async fn an_operator_without_a_credential_in_the_settings_is_refused_with_a_reco
 #[tokio::test]
 async fn the_end_of_a_session_by_an_operator_names_its_tenant_and_the_session() -> Result<()> {
     let log = Log::new()?;
-    let token = tempfile::NamedTempFile::new()?;
-    std::fs::write(&token, "a-token-for-operators")?;
-    let setup = log.of(Setup::demo()).with("admin.token_file", token.path().display());
-    let node = Node::start(&setup)?;
+    let (node, _credential) = operated(&log, Setup::demo())?;
     let client = Client::open(node.demo(), NEWEST).await?;
     let session = client.session.clone().context("no session")?;
     let url = format!("{}/v1/sessions/{session}", node.admin);
-    let end = reqwest::Client::new().delete(url).bearer_auth("a-token-for-operators");
+    let end = reqwest::Client::new().delete(url).bearer_auth(TOKEN);
     check::status(&end.send().await?, 200)?;
     let records = log.find(2, |record| record["action"] == "end session").await?;
     ensure!(records[0].get("outcome").is_none() && records[0].get("session").is_none());
@@ -82,18 +88,16 @@ async fn the_end_of_a_session_by_an_operator_names_its_tenant_and_the_session() 
 #[tokio::test]
 async fn what_an_operator_has_asked_for_is_recorded_without_its_connection() -> Result<()> {
     let log = Log::new()?;
-    let token = tempfile::NamedTempFile::new()?;
-    std::fs::write(&token, "a-token-for-operators")?;
     let (_, writer, text) = ruled();
     let redis = Redis::start()?;
-    let setup = log.of(Setup::config(text)).with("admin.token_file", token.path().display());
-    let node = Node::start(&setup.with("store.url", redis.url()))?;
+    let setup = Setup::config(text).with("store.url", redis.url());
+    let (node, _credential) = operated(&log, setup)?;
     let client = Client::new(node.demo(), NEWEST).with_key(&writer).opened(json!({})).await?;
     let url = format!("{}/revocations?tenant=demo&subject=ada", node.admin);
     let address = node.admin.trim_start_matches("http://").to_owned();
     // The revocation waits for the store.
     redis.freeze()?;
-    let order = reqwest::Client::new().post(url).bearer_auth("a-token-for-operators").send();
+    let order = reqwest::Client::new().post(url).bearer_auth(TOKEN).send();
     let flood = async {
         sleep(Duration::from_millis(100)).await;
         let mut open = Vec::new();
@@ -115,14 +119,11 @@ async fn what_an_operator_has_asked_for_is_recorded_without_its_connection() -> 
 #[tokio::test]
 async fn a_revocation_is_a_record_that_names_the_client() -> Result<()> {
     let log = Log::new()?;
-    let token = tempfile::NamedTempFile::new()?;
-    std::fs::write(&token, "a-token-for-operators")?;
     let (_, writer, text) = ruled();
-    let setup = log.of(Setup::config(text)).with("admin.token_file", token.path().display());
-    let node = Node::start(&setup)?;
+    let (node, _credential) = operated(&log, Setup::config(text))?;
     let client = Client::new(node.demo(), WITH_BATCHES).with_key(&writer).opened(json!({})).await?;
     let url = format!("{}/revocations?tenant=demo&subject=ada", node.admin);
-    let order = reqwest::Client::new().post(url).bearer_auth("a-token-for-operators");
+    let order = reqwest::Client::new().post(url).bearer_auth(TOKEN);
     check::status(&order.send().await?, 200)?;
     let record = log.one(|record| record["kind"] == "revoked").await?;
     ensure!(record["subject"] == "ada" && record["tenant"] == "demo", "{record}");
