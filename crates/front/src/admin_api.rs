@@ -60,7 +60,7 @@ impl ApiAnswer {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 pub(crate) struct Performed {
     /// For the record.
     pub(crate) outcome: &'static str,
