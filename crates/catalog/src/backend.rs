@@ -99,7 +99,7 @@ impl Backend for Catalog {
     }
 
     /// An exchange that fails costs only the tools of its server, unless there is no other.
-    fn exchange(&self, subject: &str) -> Option<Exchanging> {
+    fn exchange(&self, subject: Option<&str>) -> Option<Exchanging> {
         let exchanging = |backend: &Arc<dyn Backend>| backend.exchange(subject).map(tokio::spawn);
         let all: Vec<_> = self.backends.iter().filter_map(exchanging).collect();
         if all.is_empty() {

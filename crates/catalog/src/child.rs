@@ -27,6 +27,9 @@ const LOST: &str = "it has lost what it kept for this session";
 /// Most bytes of the instructions of one server.
 const INSTRUCTIONS_BYTES_MAX: usize = 4 << 10;
 
+/// Most characters of an error that are kept.
+const ERROR_CHARS_MAX: usize = 500;
+
 /// One backend of a catalog.
 pub(crate) struct Child {
     pub(crate) state: State,
@@ -35,6 +38,8 @@ pub(crate) struct Child {
     failures: u32,
     /// Why it is not available; for clients.
     pub(crate) reason: Box<str>,
+    /// The text of its error, for the client alone.
+    error: Option<Box<str>>,
     pub(crate) revision: Revision,
     pub(crate) capabilities: ServerCapabilities,
     pub(crate) instructions: Option<Box<str>>,
@@ -95,6 +100,7 @@ impl Child {
             is_settled: false,
             failures: 0,
             reason: "it is being started".into(),
+            error: None,
             revision: Revision::NEWEST_STABLE,
             capabilities: ServerCapabilities::default(),
             instructions: None,
@@ -176,7 +182,23 @@ impl Child {
             self.saved = ServerState::Anew;
             self.reason = reason.into();
         }
+        self.error = None;
         self.lists = Default::default();
+    }
+
+    /// It answered `initialize` with this error.
+    pub(crate) fn note_error(&mut self, error: &[u8]) {
+        let error: serde_json::Value = serde_json::from_slice(error).unwrap_or_default();
+        let text = error.get("message").and_then(serde_json::Value::as_str);
+        self.error = text.map(|text| text.chars().take(ERROR_CHARS_MAX).collect::<String>().into());
+    }
+
+    /// Why it is not available, for the client.
+    pub(crate) fn why(&self) -> String {
+        match &self.error {
+            Some(error) => format!("{}: {error}", self.reason),
+            None => self.reason.to_string(),
+        }
     }
 
     /// When its start has to be complete.

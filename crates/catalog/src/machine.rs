@@ -441,7 +441,7 @@ impl Machine {
                 self.name(child)
             ))
         } else if !self.children[child].is_ready() {
-            let reason = &self.children[child].reason;
+            let reason = self.children[child].why();
             Some(format!(
                 "the server `{}` is not available: {reason}; try again later",
                 self.name(child)

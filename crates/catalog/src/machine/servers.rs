@@ -83,12 +83,16 @@ impl Machine {
         let result = response.outcome();
         let read = result.as_ref().ok().and_then(|result| InitializeResult::read(result).ok());
         let (Ok(result), Some(read)) = (&result, read) else {
-            let reason = match result {
+            let reason = match &result {
                 Ok(_) => "its answer to `initialize` is invalid",
                 Err(_) => "it answered `initialize` with an error",
             };
             effects.push(Effect::Close(child));
-            return self.on_child_down(now, child, reason, effects);
+            self.on_child_down(now, child, reason, effects);
+            if let Err(error) = &result {
+                self.children[child].note_error(error);
+            }
+            return;
         };
         let is_first = !self.children[child].is_settled;
         self.children[child].note_ready(now, result, &read);
