@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::audit_log::{Log, is_begin};
 use tests::issuers::Issuer;
 use tests::mcp::{Client, final_response};
 use tests::nodes::port;
@@ -14,7 +15,7 @@ use tests::recorded::reaches;
 use tests::redis::Redis;
 use tests::sse::PATIENCE;
 use tests::{Node, Setup, check, tools};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 const NEWEST: &str = "2025-11-25";
 
@@ -72,7 +73,12 @@ impl Bench {
     }
 
     fn setup(&self, more: &str) -> Setup {
-        Setup::config(format!(
+        Setup::config(self.config(&self.upstream, more))
+    }
+
+    /// The settings of a node whose server is this one.
+    fn config(&self, upstream: &Upstream, more: &str) -> String {
+        format!(
             "front.public_url = '{public}'\nfront.allowed_hosts = ['127.0.0.1']\n\
              node.secrets_dir = '{secrets}'\n[tenants.demo]\nauth = 'oauth'\n[tenants.demo.oauth]\n\
              issuer = '{issuer}'\n[tenants.demo.backends.main]\nkind = 'http'\nurl = '{url}/mcp'\n\
@@ -82,13 +88,25 @@ impl Bench {
             public = self.public,
             secrets = self.secrets.path().display(),
             issuer = self.issuer.url,
-            url = self.upstream.url,
-        ))
+            url = upstream.url,
+        )
     }
 
     /// A user's token for the endpoint.
     async fn token(&self, user: &str) -> Result<String> {
         self.issuer.mint(user, &format!("{}/demo/mcp", self.public)).await
+    }
+
+    /// Three nodes of a cluster.
+    async fn cluster(&self, redis: &Redis, more: &str) -> Result<[Node; 3]> {
+        let setup = self.setup(more);
+        let setup = setup.with("store.url", redis.url()).with("cluster.listen", "127.0.0.1:0");
+        let setup = setup.with("cluster.secret", "known to these three nodes, no secret");
+        let nodes = [Node::start(&setup)?, Node::start(&setup)?, Node::start(&setup)?];
+        for node in &nodes {
+            reaches(node, "roundhouse_stabilising", |value| value == 0.0).await?;
+        }
+        Ok(nodes)
     }
 
     /// No request to the server had a token that is not one of its own, and none had one of these.
@@ -257,15 +275,7 @@ async fn an_answer_to_the_server_has_a_token_as_well() -> Result<()> {
 #[tokio::test]
 async fn only_exchanged_tokens_reach_another_node_and_redis() -> Result<()> {
     let (bench, redis) = (Bench::start(600).await?, Redis::start()?);
-    let setup = bench
-        .setup("")
-        .with("store.url", redis.url())
-        .with("cluster.listen", "127.0.0.1:0")
-        .with("cluster.secret", "known to these three nodes, no secret");
-    let mut nodes = [Node::start(&setup)?, Node::start(&setup)?, Node::start(&setup)?];
-    for node in &nodes {
-        reaches(node, "roundhouse_stabilising", |value| value == 0.0).await?;
-    }
+    let mut nodes = bench.cluster(&redis, "").await?;
     let token = bench.token("ada").await?;
     let mut client = opened(&nodes[0].demo(), &token).await?;
     whoami(&client).await?;
@@ -310,5 +320,149 @@ async fn a_client_with_a_key_gets_a_clear_error() -> Result<()> {
     let text = answer["error"]["message"].as_str().unwrap_or_default();
     ensure!(text.contains("needs a token of each user") && text.contains("OAuth"), "{answer}");
     ensure!(bench.upstream.seen().await?.is_empty() && bench.exchanges().await? == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_goes_only_to_the_server_that_it_was_made_for() -> Result<()> {
+    let (bench, second) = (Bench::start(600).await?, Upstream::start().await?);
+    let node = Node::start(&bench.setup("").with("node.reload_secs", 1))?;
+    let token = bench.token("ada").await?;
+    let client = opened(&node.demo(), &token).await?;
+    let _stream = client.listen().await?;
+    whoami(&client).await?;
+    let (file, new) = (node.config_file(), node.config_file().with_extension("new"));
+    std::fs::write(&new, bench.config(&second, ""))?;
+    std::fs::rename(&new, &file)?;
+    let until = Instant::now() + PATIENCE;
+    // New sessions have the new server.
+    while second.seen().await?.is_empty() {
+        ensure!(Instant::now() < until, "{}", node.output());
+        opened(&node.demo(), &token).await?.delete().await?;
+        sleep(Duration::from_millis(100)).await;
+    }
+    // The open one goes on there as well, after an error at most.
+    loop {
+        let answer = client.request("tools/call", json!({ "name": "whoami" })).await?;
+        if answer["result"]["content"][0]["text"].to_string().contains(&second.url) {
+            break;
+        }
+        ensure!(Instant::now() < until, "{answer}");
+    }
+    for (upstream, other) in [(&bench.upstream, &second), (&second, &bench.upstream)] {
+        for request in upstream.seen().await? {
+            let aud = request["aud"].as_str().unwrap_or_default();
+            ensure!(!aud.starts_with(&other.url), "a token for another server was sent: {request}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_at_another_node_is_exchanged_for_the_next_request() -> Result<()> {
+    let (bench, redis) = (Bench::start(600).await?, Redis::start()?);
+    let nodes = bench.cluster(&redis, "").await?;
+    let token = bench.token("ada").await?;
+    let mut client = opened(&nodes[0].demo(), &token).await?;
+    client.url = nodes[1].demo();
+    let before = whoami(&client).await?;
+    bench.upstream.revoke().await?;
+    let answer = client.request("tools/call", json!({ "name": "whoami" })).await?;
+    ensure!(answer["error"]["message"].to_string().contains("HTTP 401"), "{answer}");
+    let after = whoami(&client).await?;
+    ensure!(before["jti"] != after["jti"] && after["sub"] == "ada", "{after}");
+    bench.check_seen(&[&token]).await
+}
+
+#[tokio::test]
+async fn a_client_with_a_key_gets_the_servers_that_need_no_token_of_users() -> Result<()> {
+    let (bench, redis) = (Bench::start(600).await?, Redis::start()?);
+    let key = format!("rhk_{}", "1".repeat(64));
+    let more = format!(
+        "[tenants.demo.keys.ada]\nsha256 = '{}'\n[tenants.demo.backends.own]\nkind = 'native'\n\
+         name = 'everything'\nprefix = 'own'\n",
+        check::sha256(&key)
+    );
+    let config = bench.config(&bench.upstream, &more);
+    let config = config.replace("auth = 'oauth'", "auth = ['keys', 'oauth']");
+    let config = config.replace("kind = 'http'", "kind = 'http'\nprefix = 'far'");
+    let setup = Setup::config(config).with("store.url", redis.url());
+    let setup = setup.with("cluster.listen", "127.0.0.1:0");
+    let setup = setup.with("cluster.secret", "known to these two nodes, and no secret");
+    let nodes = [Node::start(&setup)?, Node::start(&setup)?];
+    for node in &nodes {
+        reaches(node, "roundhouse_stabilising", |value| value == 0.0).await?;
+    }
+    let mut client = opened(&nodes[0].demo(), &key).await?;
+    for node in &nodes {
+        client.url = node.demo();
+        let begin = Instant::now();
+        let listed = client.request("tools/list", json!({})).await?;
+        let tools = listed["result"]["tools"].as_array().context("no tools")?;
+        ensure!(tools.iter().any(|tool| tool["name"] == "own__rh_echo"), "{listed}");
+        ensure!(!listed.to_string().contains("far__whoami"), "{listed}");
+        client.tool("own__rh_echo", json!({ "text": "x" })).await?;
+        let answer = client.request("tools/call", json!({ "name": "far__whoami" })).await?;
+        let text = answer.to_string();
+        ensure!(text.contains("needs a token of each user") && text.contains("OAuth"), "{text}");
+        ensure!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    }
+    ensure!(bench.upstream.seen().await?.is_empty() && bench.exchanges().await? == 0);
+    // A client with a token gets both.
+    let ada = opened(&nodes[0].demo(), &bench.token("ada").await?).await?;
+    let listed = ada.request("tools/list", json!({})).await?;
+    ensure!(listed.to_string().contains("far__whoami"), "{listed}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_during_the_exchange_has_dispatched_nothing() -> Result<()> {
+    let (bench, log) = (Bench::start(600).await?, Log::new()?);
+    let node = Node::start(&log.of(bench.setup("")))?;
+    let client = opened(&node.demo(), &bench.token("ada").await?).await?;
+    bench.issuer.exchange(json!({ "pause_ms": 4_000 })).await?;
+    let other = client.twin().with_key(&bench.token("ada").await?);
+    let call = other.ask(other.call("whoami", json!({})));
+    ensure!(timeout(Duration::from_millis(500), call).await.is_err(), "the exchange took no time");
+    let begin = log.one(|record| is_begin(record, "whoami")).await?;
+    let end = log.end_of(&begin).await?;
+    ensure!(end["outcome"] == "not_dispatched", "{end}");
+    // A refused exchange is answered.
+    bench.issuer.exchange(json!({ "refusal": "no" })).await?;
+    let third = client.twin().with_key(&bench.token("ada").await?);
+    third.request("tools/call", json!({ "name": "whoami", "arguments": { "a": 1 } })).await?;
+    log.one(|record| record["kind"] == "end" && record["outcome"] == "error").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn exchanged_tokens_count_for_their_tenant() -> Result<()> {
+    let bench = Bench::start(600).await?;
+    let node = Node::start(&bench.setup(""))?;
+    let held = "roundhouse_tenant_session_bytes{tenant=\"demo\"}";
+    let client = opened(&node.demo(), &bench.token("ada").await?).await?;
+    check::status(&client.delete().await?, 204)?;
+    // The session is gone, its token is kept.
+    reaches(&node, held, |bytes| bytes > 500.0 && bytes < 4_000.0).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_names_the_servers_that_need_a_user_and_starts_the_others() -> Result<()> {
+    let bench = Bench::start(600).await?;
+    let own = "[tenants.demo.backends.own]\nkind = 'native'\nname = 'everything'\nprefix = 'own'\n";
+    for (more, started) in [("", false), (own, true)] {
+        let file = tempfile::NamedTempFile::new()?;
+        let config = bench.config(&bench.upstream, more);
+        let config = config.replace("kind = 'http'", "kind = 'http'\nprefix = 'far'");
+        std::fs::write(file.path(), config)?;
+        std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o600))?;
+        let mut command = std::process::Command::new(tools::built("roundhouse"));
+        let output = command.args(["check", "--start"]).arg(file.path()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(text.contains("backend main: not started: it needs a token of a user"), "{text}");
+        ensure!(text.contains("own__rh_echo") == started, "{text}");
+    }
+    ensure!(bench.upstream.seen().await?.is_empty());
     Ok(())
 }

@@ -245,9 +245,9 @@ impl Handle {
         Ok(Opened::of_duplex(&self.node, caller, owner))
     }
 
-    /// Exchanges the token of a client of this tenant for those of the tenant's upstream servers. `None`: the
-    /// tenant has none that get a token of each user.
-    pub fn exchange(&self, tenant: &str, subject: &str) -> Option<Exchanging> {
+    /// Exchanges the token of a client of this tenant, if it has one, for those of the tenant's upstream
+    /// servers. `None`: the tenant has none that get a token of each user.
+    pub fn exchange(&self, tenant: &str, subject: Option<&str>) -> Option<Exchanging> {
         self.node.context.backends.of(tenant)?.exchange(subject)
     }
 

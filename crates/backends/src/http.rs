@@ -8,6 +8,7 @@ mod drive;
 
 use std::sync::Arc;
 
+use budget::Share;
 use protocol::SessionId;
 pub use upstream::{Grant, HttpSettings, IDLE_MAX};
 
@@ -21,14 +22,15 @@ pub struct HttpBackend {
 }
 
 impl HttpBackend {
-    /// Creates a backend of a tenant with these settings, or says everything that is wrong with them.
-    /// `name` is for logs only. Opens no connection.
+    /// Creates a backend with these settings, or says everything that is wrong with them. `share` is that of the
+    /// tenant in the bytes that sessions keep: tokens of users are charged to it. `name` is that of the backend.
+    /// Opens no connection.
     pub fn new(
-        tenant: &str,
+        share: &Share,
         name: impl Into<String>,
         settings: &HttpSettings,
     ) -> Result<Self, Vec<String>> {
-        let client = upstream::Client::new(tenant, name, settings)?;
+        let client = upstream::Client::new(share, name, settings)?;
         Ok(Self { client, links: Arc::new(()) })
     }
 }
@@ -63,7 +65,7 @@ impl Backend for HttpBackend {
         self.client.needs_tokens_of_clients()
     }
 
-    fn exchange(&self, subject: &str) -> Option<Exchanging> {
+    fn exchange(&self, subject: Option<&str>) -> Option<Exchanging> {
         Some(Box::pin(self.client.exchange(subject)?))
     }
 
@@ -95,9 +97,11 @@ impl Backend for HttpBackend {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use protocol::{Message, Method, Request, RequestId};
+    use protocol::{Message, Method, Notification, Request, RequestId};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::{Semaphore, mpsc};
+    use tokio::time::timeout;
 
     use super::*;
     use crate::{Backends, LinkEvent};
@@ -110,7 +114,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
         settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
-        let backend = Arc::new(HttpBackend::new("a", "a/b", &settings).unwrap());
+        let share = budget::Budget::unlimited().unnamed_share("a");
+        let backend = Arc::new(HttpBackend::new(&share, "a/b", &settings).unwrap());
         let backends = Backends::new([("a".into(), Arc::clone(&backend) as Arc<dyn Backend>)]);
         let mut link = backend.open(&SessionId::parse("s").unwrap());
         let initialize = Request::new(RequestId::from(1), Method::Initialize, Some(b"{}"));
@@ -138,5 +143,100 @@ mod tests {
         stream.write_all(b"HTTP/1.1 204 Gone\r\n\r\n").await.unwrap();
         backends.links_ended(Duration::from_secs(60)).await;
         assert!(begin.elapsed() < Duration::from_secs(30) && backend.links() == 0);
+    }
+
+    /// A server that answers `tools/call` when the test says so, and what it gets, in order.
+    struct Busy {
+        url: String,
+        answers: Arc<Semaphore>,
+        got: mpsc::Receiver<String>,
+    }
+
+    impl Busy {
+        async fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            let (sender, got) = mpsc::channel(64);
+            let answers = Arc::new(Semaphore::new(0));
+            let permits = Arc::clone(&answers);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(Self::serve(stream, sender.clone(), Arc::clone(&permits)));
+                }
+            });
+            Self { url, answers, got }
+        }
+
+        async fn serve(mut stream: TcpStream, got: mpsc::Sender<String>, answers: Arc<Semaphore>) {
+            loop {
+                let mut read = vec![0; 4_096];
+                let length = stream.read(&mut read).await.unwrap_or_default();
+                let text = String::from_utf8_lossy(&read[..length]).into_owned();
+                let answer = match text.split_once("\r\n\r\n") {
+                    _ if text.starts_with("GET") => {
+                        "HTTP/1.1 405 No\r\nContent-Length: 0\r\n\r\n".into()
+                    }
+                    Some((_, body)) if body.contains("tools/call") => {
+                        let _ = got.send(body.to_owned()).await;
+                        answers.acquire().await.unwrap().forget();
+                        "HTTP/1.1 202 OK\r\nContent-Length: 0\r\n\r\n".into()
+                    }
+                    Some((_, body)) if body.contains("initialize\"") => format!(
+                        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{RESULT}",
+                        RESULT.len()
+                    ),
+                    Some((_, body)) => {
+                        let _ = got.send(body.to_owned()).await;
+                        "HTTP/1.1 202 OK\r\nContent-Length: 0\r\n\r\n".into()
+                    }
+                    None => return,
+                };
+                if stream.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+
+        async fn next(&mut self) -> String {
+            let next = timeout(Duration::from_secs(20), self.got.recv()).await;
+            next.unwrap().unwrap()
+        }
+    }
+
+    fn cancel(id: i64) -> Message {
+        let params = format!(r#"{{"requestId":{id}}}"#);
+        Notification::new(Method::Cancelled, Some(params.as_bytes())).into()
+    }
+
+    #[tokio::test]
+    async fn a_cancellation_is_sent_behind_its_request_and_others_are_not_delayed() {
+        let mut server = Busy::start().await;
+        let mut settings = HttpSettings::new(&server.url);
+        settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+        // Three of them are for requests.
+        settings.connections_max = 8;
+        let share = budget::Budget::unlimited().unnamed_share("a");
+        let backend = HttpBackend::new(&share, "a/b", &settings).unwrap();
+        let mut link = backend.open(&SessionId::parse("s").unwrap());
+        let send = |message: Message| link.sender.send(message).unwrap();
+        let request = |id, method| Request::new(RequestId::from(id), method, Some(b"{}")).into();
+        send(request(1, Method::Initialize));
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
+        send(Notification::new(Method::Initialized, None).into());
+        assert!(server.next().await.contains("initialized"));
+        for id in 2..=5 {
+            send(request(id, Method::ToolsCall));
+        }
+        // The fourth waits for a connection of the others.
+        for _ in 0..3 {
+            assert!(server.next().await.contains("tools/call"));
+        }
+        send(cancel(5));
+        send(Notification::new(Method::RootsListChanged, None).into());
+        assert!(server.next().await.contains("list_changed"), "another message was delayed");
+        server.answers.add_permits(1);
+        assert!(server.next().await.contains("tools/call"), "the cancellation came first");
+        assert!(server.next().await.contains(r#"{"requestId":5}"#));
     }
 }

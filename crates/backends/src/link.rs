@@ -66,9 +66,9 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Exchanges the token of a client for those that its requests to this backend need; `None` if they
-    /// need none. Bounded in time.
-    fn exchange(&self, subject: &str) -> Option<Exchanging> {
+    /// Exchanges the token of a client, if it has one, for those that its requests to this backend need;
+    /// `None` if they need none. Bounded in time.
+    fn exchange(&self, subject: Option<&str>) -> Option<Exchanging> {
         let _ = subject;
         None
     }

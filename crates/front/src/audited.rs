@@ -146,7 +146,7 @@ impl Audited {
     }
 
     /// Records what is about to be dispatched, and waits until that is written. After an error it must
-    /// not be dispatched.
+    /// not be dispatched; otherwise [`Self::set_dispatched`] follows.
     pub(crate) async fn record(
         &mut self,
         tenant: &Tenant,
@@ -158,9 +158,8 @@ impl Audited {
             Some(ticket) => self.recorder.written(ticket).await,
             None => Ok(()),
         };
-        match written {
-            Ok(()) => self.set_dispatched(),
-            Err(Held) => self.hold_back(),
+        if written.is_err() {
+            self.hold_back();
         }
         written
     }
@@ -531,10 +530,10 @@ impl Audited {
             return;
         }
         let is_only = matches!(calls, Calls::One(_));
-        let outcome = match self.is_dispatched {
-            true => record.outcome.as_str(),
-            // The client left while the record was written.
-            false => "not_dispatched",
+        let outcome = match (self.is_dispatched, record.outcome) {
+            // The client left while the record was written, or while its token was exchanged.
+            (false, Outcome::Left) => "not_dispatched",
+            (_, outcome) => outcome.as_str(),
         };
         for OpenCall { call, opens_session, .. } in calls.into_vec() {
             let entry = Entry {

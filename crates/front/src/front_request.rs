@@ -35,10 +35,6 @@ use crate::{Error, Settings};
 /// How long an exchange may take for what is dispatched without its token too.
 const NOT_NEEDED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why a client with a key gets nothing of a server that gets a token of each user.
-const WITHOUT_TOKEN: &str =
-    "the upstream server needs a token of each user; use the endpoint with an OAuth token";
-
 /// One request that passed the shared checks.
 pub(crate) struct FrontRequest<'a> {
     pub(crate) tenant: &'a Arc<Tenant>,
@@ -117,13 +113,20 @@ impl<'a> FrontRequest<'a> {
         }
     }
 
-    /// Records what is about to be dispatched, and waits until that is written. Boxed: with the audit
-    /// log off, no connection reserves memory for it.
+    /// Records what is about to be dispatched, and waits until that is written. It counts as dispatched with
+    /// [`FrontRequest::set_dispatched`]. Boxed: with the audit log off, no connection reserves memory for it.
     pub(crate) async fn record(&mut self, dispatched: Dispatched<'_>) -> Result<(), Refused> {
         let Some(audited) = self.exchange.audited() else { return Ok(()) };
         let trace = traceparent(self.head);
         let recorded = Box::pin(audited.record(self.tenant, dispatched, trace)).await;
         recorded.map_err(Refused::unrecorded)
+    }
+
+    /// Notes that what was recorded is dispatched.
+    pub(crate) fn set_dispatched(&mut self) {
+        if let Some(audited) = self.exchange.audited() {
+            audited.set_dispatched();
+        }
     }
 
     /// Records what is about to be dispatched: give the ticket to [`FrontRequest::dispatch`].
@@ -309,13 +312,13 @@ impl Service {
     }
 
     /// Exchanges the client's token for those of the tenant's upstream servers, if these get one of each user.
-    /// The client's own token goes to the authorization server only. An error is for the client.
+    /// The client's own token goes to the authorization server only. An error is for the client. A client
+    /// without a token gets one only if the tenant has no server that needs none.
     pub(crate) async fn exchange(&self, request: &mut FrontRequest<'_>) -> Result<(), Refused> {
         if !request.tenant.exchanges_tokens {
             return Ok(());
         }
-        let token = request.credential.token(&request.heads.authorization);
-        let subject = token.ok_or_else(|| Refused::not_exchanged(WITHOUT_TOKEN.to_owned()))?;
+        let subject = request.credential.token(&request.heads.authorization);
         let Some(exchanging) = self.handle.exchange(&request.tenant.name, subject) else {
             return Ok(());
         };

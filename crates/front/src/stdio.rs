@@ -158,7 +158,11 @@ async fn handle_line<W>(
     let recorded = match exchange.audited() {
         Some(audited) => {
             let dispatched = Dispatched::Posted(&body);
-            Box::pin(audited.record(&caller.tenant, dispatched, None)).await
+            let recorded = Box::pin(audited.record(&caller.tenant, dispatched, None)).await;
+            if recorded.is_ok() {
+                audited.set_dispatched();
+            }
+            recorded
         }
         None => Ok(()),
     };

@@ -157,6 +157,7 @@ async fn post_initialize(
         return Ok(answer_with_error(request, refused.of(id).rejection()));
     }
     let initialize = initialize.with_tokens(request.tokens());
+    request.set_dispatched();
     let Opened { session, replies } = handle
         .initialize(request.tenant, &request.credential.principal, initialize, mirrored(request))
         .await?;

@@ -38,8 +38,8 @@ pub use lines::{Line, LineSplitter};
 pub use list_page::{ListEntry, ListPage};
 pub use lists::{Listed, without_entries};
 pub use message::{
-    Body, Limits, Message, Notification, Request, Response, TraceContext, TraceParent,
-    UpstreamToken, UpstreamTokens, is_trace_state, parse,
+    Body, Limits, Message, Notification, OtherNode, Request, Response, TokenSource, TraceContext,
+    TraceParent, UpstreamToken, UpstreamTokens, is_trace_state, parse,
 };
 pub use method::Method;
 pub use mirrored::Mirrored;

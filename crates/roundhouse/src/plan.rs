@@ -311,18 +311,17 @@ impl Kinds<'_> {
                 let children = self.children.clone();
                 // Without its shares the tenant would have no bounds.
                 let shares = self.budgets.stdio_shares(tenant);
-                let shares = shares.ok_or_else(|| {
-                    vec![format!(
-                        "`{at}` cannot be counted: the node has no share for its tenant; restart it"
-                    )]
-                })?;
+                let shares = shares.ok_or_else(|| uncounted(&at))?;
                 let backend =
                     StdioBackend::sharing(backend, program, protections, children, shares);
                 Ok(Arc::new(backend))
             }
             BackendSettings::Http(http) => {
                 let http = read_http(&http.http, tenant, &at, self.secrets)?;
-                let backend = HttpBackend::new(tenant, format!("{tenant}/{name}"), &http);
+                // Without its share the tenant would have no bound.
+                let share =
+                    self.budgets.session_bytes.share(tenant).ok_or_else(|| uncounted(&at))?;
+                let backend = HttpBackend::new(&share, format!("{tenant}/{name}"), &http);
                 let backend = backend.map_err(|all| {
                     all.iter().map(|problem| format!("`{at}`: {problem}")).collect::<Vec<_>>()
                 })?;
@@ -401,6 +400,11 @@ fn without_url(tenant: &str) -> String {
          the issuer and tokens name the endpoint; write `front.public_url`, as in \
          \"https://mcp.example.com\", or `tenants.{tenant}.hosts`"
     )
+}
+
+/// Why the backend at this key cannot be used.
+fn uncounted(at: &str) -> Vec<String> {
+    vec![format!("`{at}` cannot be counted: the node has no share for its tenant; restart it")]
 }
 
 fn without_tokens(tenant: &str, at: &str) -> String {

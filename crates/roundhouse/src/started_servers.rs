@@ -33,13 +33,16 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
     let mut started = Started { text: String::new(), failed: 0 };
     for tenant in plan.tenants.by_name() {
         let Some(backend) = plan.backends.of(&tenant.name) else { continue };
-        if tenant.exchanges_tokens {
+        let of_users = Skipped::of(&plan.settings, &tenant.name);
+        for name in &of_users.backends {
             // Writing into a string cannot fail.
             let _ = writeln!(
                 started.text,
-                "tenant {}: not started: its server needs a token of a user",
+                "tenant {}: backend {name}: not started: it needs a token of a user",
                 tenant.name
             );
+        }
+        if of_users.are_all {
             continue;
         }
         let (secs, key) = start_secs(&plan.settings, &tenant.name);
@@ -72,6 +75,22 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
     }
     plan.wait_for_children().await;
     started
+}
+
+/// The backends of a tenant that need a token of a user, which a check has not.
+struct Skipped<'a> {
+    backends: Vec<&'a str>,
+    /// Whether the tenant has no other.
+    are_all: bool,
+}
+
+impl<'a> Skipped<'a> {
+    fn of(settings: &'a Settings, tenant: &str) -> Self {
+        let all = || settings.tenants.get(tenant).into_iter().flat_map(|tenant| &tenant.backends);
+        let skipped = all().filter(|(_, backend)| backend.exchanges_tokens());
+        let backends: Vec<_> = skipped.map(|(name, _)| name.as_str()).collect();
+        Self { are_all: !backends.is_empty() && backends.len() == all().count(), backends }
+    }
 }
 
 /// How long a start of the tenant's server may take, and the key of that setting.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use budget::Share;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
@@ -24,6 +24,7 @@ use crate::credential::{Credential, Token, refuses_token};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
+use crate::outgoing::{Outgoing, Sent};
 use crate::reading::{self, EventReader};
 use crate::settings::HttpSettings;
 use crate::url::Url;
@@ -71,7 +72,7 @@ struct Shared {
     url: Url,
     headers: HeaderMap,
     credential: Option<Credential>,
-    pool: Pool<Connector, Full<Bytes>>,
+    pool: Pool<Connector, Outgoing>,
     connections: Connections,
     breaker: Breaker,
     is_retired: AtomicBool,
@@ -124,9 +125,10 @@ impl Events<'_> {
 }
 
 impl Client {
-    /// Creates a client of a tenant with these settings. `name` is for logs only. Opens no connection.
+    /// Creates a client of the tenant with this share, to which tokens of users are charged. `name` is that of the
+    /// backend. Opens no connection.
     pub fn new(
-        tenant: &str,
+        share: &Share,
         name: impl Into<String>,
         settings: &HttpSettings,
     ) -> Result<Self, Vec<String>> {
@@ -140,7 +142,7 @@ impl Client {
             )]
         })?;
         let name = name.into();
-        let credential = Credential::new(&name, settings, &url).map_err(|error| {
+        let credential = Credential::new(&name, settings, &url, share).map_err(|error| {
             vec![format!(
                 "`credential` needs `https:`, and the certificates of the system cannot be read: {error}; \
                  install them, or name them with SSL_CERT_FILE"
@@ -152,7 +154,7 @@ impl Client {
             .pool_max_idle_per_host(IDLE_MAX)
             .http1_max_buf_size(HEAD_BYTES_MAX);
         Ok(Self(Arc::new(Shared {
-            tenant: tenant.into(),
+            tenant: Arc::clone(share.tenant()),
             name,
             url,
             headers,
@@ -180,10 +182,10 @@ impl Client {
         self.0.credential.as_ref().is_some_and(Credential::is_of_clients)
     }
 
-    /// Exchanges the token of a client for one of the server; `None` if it needs none.
+    /// Exchanges the token of a client, if it has one, for one of the server; `None` if it needs none.
     pub fn exchange(
         &self,
-        subject: &str,
+        subject: Option<&str>,
     ) -> Option<impl Future<Output = Result<UpstreamTokens, CredentialProblem>> + Send + use<>>
     {
         self.0.credential.as_ref()?.exchange(subject)
@@ -200,11 +202,13 @@ impl Client {
     }
 
     /// Performs one exchange, and sends its events. The last one satisfies
-    /// [`ExchangeEvent::is_last`]. A caller that drops the future cuts the connection.
+    /// [`ExchangeEvent::is_last`]. `sent` is dropped or used when that is known. A caller that drops the future
+    /// cuts the connection.
     pub async fn perform(
         &self,
         id: ExchangeId,
         exchange: Exchange,
+        sent: Option<Sent>,
         events: &mpsc::Sender<(ExchangeId, ExchangeEvent)>,
     ) {
         if !exchange.after.is_zero() {
@@ -212,7 +216,7 @@ impl Client {
         }
         let _open = Open::new();
         let events = Events { id, sender: events };
-        let last = match self.attempt(&exchange, &events).await {
+        let last = match self.attempt(&exchange, sent, &events).await {
             Ok(last) => last,
             Err(failure) => ExchangeEvent::Failed(failure),
         };
@@ -228,18 +232,19 @@ impl Client {
     async fn attempt(
         &self,
         exchange: &Exchange,
+        sent: Option<Sent>,
         events: &Events<'_>,
     ) -> Result<ExchangeEvent, Failure> {
         let tokens = exchange.tokens.as_ref();
         let token = self.token(tokens, None).await?;
         let _permit = self.0.connections.permit(&exchange.verb).await?;
-        let mut response = self.response(exchange, token.as_ref()).await?;
+        let mut response = self.response(exchange, sent, token.as_ref()).await?;
         if let Some(refused) = &token
             && refuses_token(response.status().as_u16(), response.headers())
             && let Ok(renewed) = self.token(tokens, Some(refused)).await
         {
             // It was refused, so it was not performed.
-            response = self.response(exchange, renewed.as_ref()).await?;
+            response = self.response(exchange, None, renewed.as_ref()).await?;
         }
         let status = response.status().as_u16();
         match status {
@@ -271,6 +276,7 @@ impl Client {
     async fn response(
         &self,
         exchange: &Exchange,
+        mut sent: Option<Sent>,
         token: Option<&Token>,
     ) -> Result<Response<Incoming>, Failure> {
         let within = match exchange.verb {
@@ -280,7 +286,7 @@ impl Client {
         };
         let mut url = exchange.to.clone().unwrap_or_else(|| self.0.url.clone());
         for _ in 0..=REDIRECTS_MAX {
-            let mut request = self.request(&url, exchange)?;
+            let mut request = self.request(&url, exchange, sent.take())?;
             let authorization = token.map(|token| (AUTHORIZATION, token.header()));
             request.headers_mut().extend(authorization);
             let response = self.sent(request, within).await?;
@@ -297,7 +303,7 @@ impl Client {
     /// Sends one request, unless the server is not reachable at present.
     async fn sent(
         &self,
-        request: Request<Full<Bytes>>,
+        request: Request<Outgoing>,
         within: Duration,
     ) -> Result<Response<Incoming>, Failure> {
         let admitted = self.0.breaker.admit().ok_or(Failure::HeldBack)?;
@@ -321,7 +327,12 @@ impl Client {
         }
     }
 
-    fn request(&self, url: &Url, exchange: &Exchange) -> Result<Request<Full<Bytes>>, Failure> {
+    fn request(
+        &self,
+        url: &Url,
+        exchange: &Exchange,
+        sent: Option<Sent>,
+    ) -> Result<Request<Outgoing>, Failure> {
         let (method, accept, body) = match &exchange.verb {
             Verb::Request(body) | Verb::Note(body) => {
                 (Method::POST, "application/json, text/event-stream", Some(body.clone()))
@@ -346,7 +357,7 @@ impl Client {
             _ => {}
         }
         let request = Request::builder().method(method).uri(url.uri().clone());
-        let request = request.body(Full::new(body.unwrap_or_default()));
+        let request = request.body(Outgoing::new(body.unwrap_or_default(), sent));
         let mut request = request.map_err(|_| Failure::Connect)?;
         *request.headers_mut() = headers;
         Ok(request)

@@ -21,7 +21,9 @@ use std::sync::Arc;
 
 use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
 
+use budget::Share;
 use protocol::{UpstreamToken, UpstreamTokens};
+use sha2::{Digest as _, Sha256};
 
 use self::answer::Fetched;
 use self::authority::Authority;
@@ -45,19 +47,25 @@ pub(crate) struct Credential {
 enum Kind {
     /// The token of the node.
     Own(Arc<TokenSource>),
-    /// A token of each user.
-    OfClients { backend: Arc<str>, exchanges: Arc<Exchanges> },
+    /// A token of each user. `server`: see [`server_of`].
+    OfClients { server: Arc<str>, exchanges: Arc<Exchanges> },
 }
 
 impl Credential {
     /// The credential of these settings, which have no problem; `None` if they have none. `name` is that of the
-    /// backend.
-    pub(crate) fn new(name: &str, settings: &HttpSettings, url: &Url) -> io::Result<Option<Self>> {
+    /// backend. The tokens of users are charged to the tenant's share.
+    pub(crate) fn new(
+        name: &str,
+        settings: &HttpSettings,
+        url: &Url,
+        share: &Share,
+    ) -> io::Result<Option<Self>> {
         let kind = match settings.credential.grant {
             Grant::None => return Ok(None),
             Grant::ClientCredentials => Kind::Own(Arc::default()),
             Grant::TokenExchange => {
-                Kind::OfClients { backend: name.into(), exchanges: Arc::default() }
+                let server = server_of(name, settings, url).into();
+                Kind::OfClients { server, exchanges: Arc::new(Exchanges::new(share)) }
             }
         };
         Ok(Some(Self { authority: Arc::new(Authority::new(name, settings, url)?), kind }))
@@ -75,18 +83,25 @@ impl Credential {
         tokens: Option<&UpstreamTokens>,
         refused: Option<&Token>,
     ) -> Result<Token, CredentialProblem> {
-        let backend = match &self.kind {
+        let server = match &self.kind {
             Kind::Own(source) => return source.token(refused, || self.own()).await,
-            Kind::OfClients { backend, .. } => backend,
+            Kind::OfClients { server, .. } => server,
         };
-        let token = tokens.and_then(|tokens| tokens.of(backend));
+        let token = tokens.and_then(|tokens| tokens.of(server));
         let token = token.ok_or(CredentialProblem::NoToken)?;
         let Some(refused) = refused else {
             return Token::parse(&token.text).ok_or(CredentialProblem::Invalid);
         };
         // Only the node that has the client's request can exchange its token again.
-        let source = token.source.clone().and_then(|source| source.downcast::<Exchange>().ok());
-        source.ok_or(CredentialProblem::Rejected)?.token(Some(refused)).await
+        let source = token.source.clone().ok_or(CredentialProblem::Rejected)?;
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(&source) as _;
+        match any.downcast::<Exchange>() {
+            Ok(exchange) => exchange.token(Some(refused)).await,
+            Err(_) => {
+                source.note_refused(&token.text);
+                Err(CredentialProblem::Rejected)
+            }
+        }
     }
 
     fn own(&self) -> impl Future<Output = Result<Fetched, CredentialProblem>> + Send + use<> {
@@ -98,21 +113,33 @@ impl Credential {
         }
     }
 
-    /// Exchanges the token of a client; `None` if the server needs none of clients.
+    /// Exchanges the token of a client, if it has one; `None` if the server needs none of clients.
     pub(crate) fn exchange(
         &self,
-        subject: &str,
+        subject: Option<&str>,
     ) -> Option<impl Future<Output = Result<UpstreamTokens, CredentialProblem>> + Send + use<>>
     {
-        let Kind::OfClients { backend, exchanges } = &self.kind else { return None };
-        let backend = Arc::clone(backend);
-        let exchange = Arc::new(exchanges.of(&self.authority, subject));
+        let Kind::OfClients { server, exchanges } = &self.kind else { return None };
+        let backend = Arc::clone(server);
+        let exchange = subject.map(|subject| exchanges.of(&self.authority, subject));
         Some(async move {
+            let exchange = Arc::new(exchange.ok_or(CredentialProblem::NoToken)?);
             let text = exchange.token(None).await?.text().into();
-            let source: Option<Arc<dyn Any + Send + Sync>> = Some(exchange);
+            let source: Option<Arc<dyn protocol::TokenSource>> = Some(exchange);
             Ok(UpstreamTokens::new(vec![UpstreamToken { backend, text, source }]))
         })
     }
+}
+
+/// The backend with this name, and the server that its tokens are for. After a change of the settings a link
+/// to the former server finds no token that was made for another one.
+fn server_of(name: &str, settings: &HttpSettings, url: &Url) -> String {
+    let CredentialSettings { issuer, token_url, audience, .. } = &settings.credential;
+    let resource = settings.credential.resource_for(url);
+    let server = serde_json::json!([settings.url, resource, audience, issuer, token_url]);
+    let digest = Sha256::digest(server.to_string());
+    let digest: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{name}#{digest}")
 }
 
 /// Whether a response refuses the token of its request: another one may be accepted (RFC 6750, section 3.1).
@@ -123,4 +150,65 @@ pub(crate) fn refuses_token(status: u16, headers: &HeaderMap) -> bool {
         challenges.any(|challenge| challenge.contains("invalid_token"))
     };
     status == 401 || (matches!(status, 400 | 403) && says_invalid())
+}
+
+#[cfg(test)]
+mod tests {
+    use budget::Budget;
+
+    use super::*;
+
+    fn of_users(change: impl FnOnce(&mut HttpSettings)) -> Credential {
+        let mut settings = HttpSettings::new("https://mcp.example.com/mcp");
+        settings.credential = CredentialSettings {
+            grant: Grant::TokenExchange,
+            issuer: "https://auth.example.com".into(),
+            client_id: "node".into(),
+            ..CredentialSettings::default()
+        };
+        change(&mut settings);
+        let (url, share) = (Url::parse(&settings.url).unwrap(), Budget::unlimited());
+        let share = share.unnamed_share("a");
+        Credential::new("a/main", &settings, &url, &share).unwrap().unwrap()
+    }
+
+    fn tokens_for(credential: &Credential) -> UpstreamTokens {
+        let Kind::OfClients { server, .. } = &credential.kind else { panic!("none of clients") };
+        let token = UpstreamToken { backend: server.clone(), text: "hunter2".into(), source: None };
+        UpstreamTokens::new(vec![token])
+    }
+
+    #[tokio::test]
+    async fn a_token_is_for_one_url_resource_and_issuer() {
+        let first = of_users(|_| {});
+        let tokens = tokens_for(&first);
+        assert!(first.token(Some(&tokens), None).await.is_ok());
+        let same = of_users(|settings| settings.connections_max = 8);
+        assert!(same.token(Some(&tokens), None).await.is_ok());
+        type Change = fn(&mut HttpSettings);
+        let others: [Change; 4] = [
+            |settings| settings.url = "https://mcp.example.com/other".into(),
+            |settings| settings.credential.resource = Some("https://other.example.com/".into()),
+            |settings| settings.credential.issuer = "https://other.example.com".into(),
+            |settings| settings.credential.audience = "other".into(),
+        ];
+        for change in others {
+            let token = of_users(change).token(Some(&tokens), None).await;
+            assert_eq!(token.err(), Some(CredentialProblem::NoToken));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_node_that_sent_a_token_gets_word_of_its_refusal() {
+        let credential = of_users(|_| {});
+        let token = tokens_for(&credential).all()[0].clone();
+        let source: Option<Arc<dyn protocol::TokenSource>> =
+            Some(Arc::new(protocol::OtherNode::default()));
+        let tokens = UpstreamTokens::new(vec![UpstreamToken { source, ..token }]);
+        let sent = credential.token(Some(&tokens), None).await.unwrap();
+        assert_eq!(tokens.refused().count(), 0);
+        let renewed = credential.token(Some(&tokens), Some(&sent)).await;
+        assert_eq!(renewed.err(), Some(CredentialProblem::Rejected));
+        assert_eq!(tokens.refused().count(), 1);
+    }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 use protocol::{Message, Response, UpstreamTokens};
 
+use crate::machine::ExchangeId;
 use crate::url::Url;
 use crate::{CredentialProblem, Failure};
 
@@ -82,6 +83,8 @@ pub struct Exchange {
     pub to: Option<Url>,
     /// The tokens of the client for upstream servers, if these need one of each user.
     pub tokens: Option<UpstreamTokens>,
+    /// The exchange that has to be sent before it. If that one ends without being sent, it is not sent either.
+    pub behind: Option<ExchangeId>,
 }
 
 /// What is received for a request. The last event is one of those after `Event`.
@@ -118,12 +121,14 @@ pub enum ExchangeEvent {
 }
 
 impl ExchangeEvent {
-    /// Whether the server, or the authorization server, does not accept the node's credential.
+    /// Whether the server, or the authorization server, does not accept the node's credential, or there is none.
     pub fn refuses_credential(&self) -> bool {
-        use CredentialProblem::{Refused, Rejected};
+        use CredentialProblem::{NoToken, Refused, Rejected};
         match self {
             Self::Refused { status, .. } => *status == 401,
-            Self::Failed(Failure::Credential(problem)) => matches!(problem, Refused(_) | Rejected),
+            Self::Failed(Failure::Credential(problem)) => {
+                matches!(problem, Refused(_) | Rejected | NoToken)
+            }
             _ => false,
         }
     }

@@ -193,7 +193,12 @@ impl Machine {
             }
             message => {
                 let raw = message.raw().clone();
-                self.start(Purpose::Note, Verb::Note(raw), Duration::ZERO, effects);
+                self.start(
+                    Purpose::Note { behind: None },
+                    Verb::Note(raw),
+                    Duration::ZERO,
+                    effects,
+                );
             }
         }
     }
@@ -221,12 +226,14 @@ impl Machine {
             return;
         }
         let wire = own.as_ref().and_then(|own| self.calls.on_wire(own)).cloned();
+        // It is sent on a connection of its own.
+        let behind = wire.as_ref().and_then(|wire| self.calls.unopened(wire));
         let renamed = wire.as_ref().filter(|wire| Some(*wire) != own.as_ref());
         let raw = match renamed.and_then(|wire| with_request_id(&params, wire)) {
             Some(params) => Notification::new(Method::Cancelled, Some(&params)).raw().clone(),
             None => notification.raw().clone(),
         };
-        self.start(Purpose::Note, Verb::Note(raw), Duration::ZERO, effects);
+        self.start(Purpose::Note { behind }, Verb::Note(raw), Duration::ZERO, effects);
         self.doubted.retain(|(id, ..)| Some(&id.own) != own.as_ref());
         if let Some(wire) = wire {
             self.release(&wire, effects);
@@ -265,7 +272,7 @@ impl Machine {
             Purpose::Call(id) => self.on_call_event(&id, event, effects),
             Purpose::Released(id) => self.deliver(event, Some(&id), effects),
             Purpose::Confirm => self.on_confirm_event(&event, effects),
-            Purpose::Note => self.probe_if_refused(&event, effects),
+            Purpose::Note { .. } => self.probe_if_refused(&event, effects),
             Purpose::Listen => self.on_listen_event(event, effects),
             Purpose::OlderStream => self.on_older_event(event, effects),
             Purpose::OlderCall(id) => self.on_older_call_event(&id, event, effects),
@@ -293,8 +300,8 @@ impl Machine {
         let revision = self.revision.clone();
         let after = Duration::ZERO;
         let session = Some(session);
-        let (verb, to, tokens) = (Verb::Delete, None, None);
-        let exchange = Exchange { verb, session, revision, after, to, tokens };
+        let (verb, to, tokens, behind) = (Verb::Delete, None, None, None);
+        let exchange = Exchange { verb, session, revision, after, to, tokens, behind };
         Some((ExchangeId(self.next), exchange))
     }
 
@@ -524,9 +531,10 @@ impl Machine {
     ) -> ExchangeId {
         let id = ExchangeId(self.next);
         self.next += 1;
-        let tokens = match &purpose {
-            Purpose::Call(id) | Purpose::OlderCall(id) => id.tokens.clone(),
-            _ => None,
+        let (tokens, behind) = match &purpose {
+            Purpose::Call(id) | Purpose::OlderCall(id) => (id.tokens.clone(), None),
+            Purpose::Note { behind } => (None, *behind),
+            _ => (None, None),
         };
         self.exchanges.insert(id, purpose);
         let (session, revision) = (self.session.clone(), self.revision.clone());
@@ -534,7 +542,8 @@ impl Machine {
             Transport::Older(url) => Some(url.clone()),
             _ => None,
         };
-        effects.push(Effect::Start(id, Exchange { verb, session, revision, after, to, tokens }));
+        let exchange = Exchange { verb, session, revision, after, to, tokens, behind };
+        effects.push(Effect::Start(id, exchange));
         id
     }
 

@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use upstream::{
-    Client, CredentialProblem, CredentialSettings, ExchangeEvent, Failure, Grant, HttpSettings,
-    OauthCode,
+    CredentialProblem, CredentialSettings, ExchangeEvent, Failure, Grant, HttpSettings, OauthCode,
 };
 
-use crate::server::{Answer, Server, exchange, perform_with};
+use crate::server::{Answer, Server, client_of, exchange, perform_with};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 const RESULT: &str = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
@@ -51,7 +50,7 @@ fn tokens(server: &Server) -> Vec<String> {
 /// How a call ends whose token this answer has, and whether the server got it.
 async fn with(answer: Answer) -> ExchangeEvent {
     let (server, issuer) = (accepting().await, Server::start(vec![answer]).await);
-    let client = Client::new("test", "test", &settings(&server, &issuer.url)).unwrap();
+    let client = client_of(&settings(&server, &issuer.url)).unwrap();
     let last = perform_with(&client, exchange()).await.pop().unwrap();
     assert_eq!(server.requests().is_empty(), last != ExchangeEvent::Ended, "{last:?}");
     last
@@ -65,7 +64,7 @@ fn failed(problem: CredentialProblem) -> ExchangeEvent {
 async fn one_token_is_got_for_many_requests_and_used_until_it_expires() {
     let server = accepting().await;
     let issuer = Server::start(vec![token("t1", "2"), token("t2", "3600")]).await;
-    let client = Client::new("test", "test", &settings(&server, &issuer.url)).unwrap();
+    let client = client_of(&settings(&server, &issuer.url)).unwrap();
     let calls = (0..5).map(|_| perform_with(&client, exchange()));
     for events in futures_util::future::join_all(calls).await {
         assert_eq!(events.last(), Some(&ExchangeEvent::Ended), "{events:?}");
@@ -88,7 +87,7 @@ async fn a_token_that_the_server_refuses_is_renewed_once() {
         let fine = response("200 OK", JSON, RESULT);
         let server = Server::start(vec![refusal(challenge), fine]).await;
         let issuer = Server::start(vec![token("t1", "3600"), token("t2", "3600")]).await;
-        let client = Client::new("test", "test", &settings(&server, &issuer.url)).unwrap();
+        let client = client_of(&settings(&server, &issuer.url)).unwrap();
         let events = perform_with(&client, exchange()).await;
         assert_eq!(events.last(), Some(&ExchangeEvent::Ended), "{events:?}");
         assert_eq!(tokens(&server), ["t1", "t2"]);
@@ -96,7 +95,7 @@ async fn a_token_that_the_server_refuses_is_renewed_once() {
     // A server that refuses all tokens does not cause a request to the issuer for each call.
     let server = Server::start(vec![refusal("")]).await;
     let issuer = Server::start(vec![token("t1", "3600")]).await;
-    let client = Client::new("test", "test", &settings(&server, &issuer.url)).unwrap();
+    let client = client_of(&settings(&server, &issuer.url)).unwrap();
     for _ in 0..4 {
         let events = perform_with(&client, exchange()).await;
         assert_eq!(events, [ExchangeEvent::Refused { status: 401, error: None }]);
@@ -109,7 +108,7 @@ async fn a_server_that_refuses_the_request_and_not_the_token_is_not_asked_again(
     let scope = "WWW-Authenticate: Bearer error=\"insufficient_scope\"\r\n";
     let server = Server::start(vec![response("403 Forbidden", scope, "")]).await;
     let issuer = Server::start(vec![token("t1", "3600")]).await;
-    let client = Client::new("test", "test", &settings(&server, &issuer.url)).unwrap();
+    let client = client_of(&settings(&server, &issuer.url)).unwrap();
     let events = perform_with(&client, exchange()).await;
     assert_eq!(events, [ExchangeEvent::Refused { status: 403, error: None }]);
     assert_eq!((tokens(&server).len(), issuer.requests().len()), (1, 1));
@@ -164,7 +163,7 @@ async fn the_secret_goes_to_no_other_place() {
     let mut settings = settings(&server, &url);
     settings.allow_networks.clear();
     settings.url = server.url.replace("127.0.0.1", "localhost");
-    let client = Client::new("test", "test", &settings).unwrap();
+    let client = client_of(&settings).unwrap();
     let events = perform_with(&client, exchange()).await;
     assert_eq!(events, [failed(CredentialProblem::NotPermitted)]);
     assert!(other.requests().is_empty() && server.requests().is_empty());
@@ -206,7 +205,7 @@ async fn a_token_endpoint_is_found_by_the_metadata_of_the_issuer() {
         let server = accepting().await;
         let mut settings = settings(&server, "");
         settings.credential.issuer = format!("{}/a", issuer.origin());
-        let client = Client::new("test", "test", &settings).unwrap();
+        let client = client_of(&settings).unwrap();
         let events = perform_with(&client, exchange()).await;
         assert_eq!(events.last(), Some(&ExchangeEvent::Ended), "{place}: {events:?}");
         perform_with(&client, exchange()).await;
@@ -232,7 +231,7 @@ async fn metadata_of_another_issuer_or_with_an_insecure_endpoint_is_not_used() {
         let server = accepting().await;
         let mut settings = settings(&server, "");
         settings.credential.issuer = issuer.origin().to_owned();
-        let client = Client::new("test", "test", &settings).unwrap();
+        let client = client_of(&settings).unwrap();
         let events = perform_with(&client, exchange()).await;
         assert_eq!(events, [failed(CredentialProblem::Invalid)], "{document}");
         assert!(!issuer.requests().iter().any(|request| request.starts_with("POST")));
@@ -259,7 +258,7 @@ async fn an_authorization_server_is_found_by_the_metadata_of_the_server() {
             vec![(place, document), ("/mcp", RESULT.to_owned())]
         })
         .await;
-        let client = Client::new("test", "test", &settings(&server, "")).unwrap();
+        let client = client_of(&settings(&server, "")).unwrap();
         let last = perform_with(&client, exchange()).await.pop();
         let expected = match resource.contains("other") {
             true => failed(CredentialProblem::Invalid),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use upstream::{ExchangeEvent, Failure, HeaderText, HttpSettings, Verb};
 
-use crate::server::{Answer, Server, exchange, perform, perform_with};
+use crate::server::{Answer, Server, client_of, exchange, perform, perform_with};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
@@ -200,7 +200,7 @@ async fn a_server_that_is_not_there_cannot_be_reached() {
 async fn a_connection_for_a_stream_is_not_waited_for() {
     let server = Server::start(vec![Answer::Nothing]).await;
     let settings = HttpSettings { connections_max: 8, ..server.settings() };
-    let client = upstream::Client::new("test", "test", &settings).unwrap();
+    let client = client_of(&settings).unwrap();
     let outcomes = crate::server::at_once(&client, Verb::Listen(None), 5).await;
     assert_eq!(outcomes, [ExchangeEvent::Failed(Failure::Busy)]);
 }
@@ -224,7 +224,7 @@ async fn the_url_for_messages_has_the_origin_of_the_stream() {
 async fn a_server_that_is_not_there_is_left_alone_after_some_tries() {
     let mut settings = Server::start(Vec::new()).await.settings();
     settings.url = "http://127.0.0.1:1/".into();
-    let client = upstream::Client::new("test", "test", &settings).unwrap();
+    let client = client_of(&settings).unwrap();
     let mut failures = Vec::new();
     for _ in 0..7 {
         failures.extend(perform_with(&client, exchange()).await);
@@ -237,7 +237,7 @@ async fn a_server_that_is_not_there_is_left_alone_after_some_tries() {
 #[tokio::test]
 async fn a_server_that_answers_with_errors_is_not_left_alone() {
     let server = Server::start(vec![response("503 Busy", "Connection: close\r\n", "")]).await;
-    let client = upstream::Client::new("test", "test", &server.settings()).unwrap();
+    let client = client_of(&server.settings()).unwrap();
     for _ in 0..9 {
         let events = perform_with(&client, exchange()).await;
         assert_eq!(events, [ExchangeEvent::Refused { status: 503, error: None }]);
@@ -251,7 +251,7 @@ async fn an_idle_connection_is_not_used_again_when_its_server_may_have_closed_it
     let answer = format!("HTTP/1.1 200 OK\r\n{JSON}Content-Length: {length}\r\n\r\n{pong}");
     // It answers the first request of a connection, and no further one.
     let server = Server::start(vec![Answer::Endless(answer, String::new())]).await;
-    let client = upstream::Client::new("test", "test", &server.settings()).unwrap();
+    let client = client_of(&server.settings()).unwrap();
     let first = perform_with(&client, exchange()).await;
     // Servers of Node and of Python close idle connections after 5 s.
     tokio::time::sleep(Duration::from_millis(4_500)).await;

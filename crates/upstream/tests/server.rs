@@ -113,6 +113,11 @@ impl Server {
     }
 }
 
+/// A client with these settings.
+pub(crate) fn client_of(settings: &HttpSettings) -> Result<Client, Vec<String>> {
+    Client::new(&budget::Budget::unlimited().unnamed_share("test"), "test", settings)
+}
+
 /// A request of a session without an id.
 pub(crate) fn exchange() -> Exchange {
     let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
@@ -123,12 +128,13 @@ pub(crate) fn exchange() -> Exchange {
         after: Duration::ZERO,
         to: None,
         tokens: None,
+        behind: None,
     }
 }
 
 /// The events of an exchange.
 pub(crate) async fn perform(settings: &HttpSettings, exchange: Exchange) -> Vec<ExchangeEvent> {
-    perform_with(&Client::new("test", "test", settings).unwrap(), exchange).await
+    perform_with(&client_of(settings).unwrap(), exchange).await
 }
 
 /// The events of an exchange of this client.
@@ -139,7 +145,7 @@ pub(crate) async fn perform_with(client: &Client, exchange: Exchange) -> Vec<Exc
     let (mut machine, mut effects) = (Machine::new(0), Vec::new());
     machine.send(protocol::Notification::new(protocol::Method::Ping, None).into(), &mut effects);
     let Some(Effect::Start(id, _)) = effects.pop() else { panic!("no exchange") };
-    tokio::spawn(async move { client.perform(id, exchange, &sender).await });
+    tokio::spawn(async move { client.perform(id, exchange, None, &sender).await });
     let mut received = Vec::new();
     while let Some((_, event)) = events.recv().await {
         received.push(event);
@@ -158,7 +164,7 @@ pub(crate) async fn at_once(client: &Client, verb: Verb, count: usize) -> Vec<Ex
         let Effect::Start(id, _) = effect else { continue };
         let (client, sender, verb) = (client.clone(), sender.clone(), verb.clone());
         let exchange = Exchange { verb, ..exchange() };
-        tasks.spawn(async move { client.perform(id, exchange, &sender).await });
+        tasks.spawn(async move { client.perform(id, exchange, None, &sender).await });
     }
     // The exchanges with a connection have no event: the server sends nothing.
     let first = events.recv().await.map(|(_, event)| event);

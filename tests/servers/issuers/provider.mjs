@@ -104,10 +104,12 @@ const mint = async (client, accountId, resource, scope, secs) => {
 const subjects = [];
 let lasts = Number(lifetime);
 let refusal;
+let pauseMs = 0;
 provider.registerGrantType(
     exchange,
     async (ctx) => {
         const { client, params } = ctx.oidc;
+        await new Promise((resolve) => setTimeout(resolve, pauseMs));
         if (refusal) throw new errors.InvalidGrant(refusal);
         const keys = createLocalJWKSet(await (await fetch(`${issuer}/jwks`)).json());
         const verified = await jwtVerify(params.subject_token, keys, { issuer }).catch(() => undefined);
@@ -134,6 +136,7 @@ const controls = {
     },
     '/control/exchange': (body) => {
         lasts = body.secs ?? lasts;
+        pauseMs = body.pause_ms ?? 0;
         refusal = body.refusal;
     },
     '/control/secret': async (body) => {

@@ -110,7 +110,7 @@ impl ForwardedRequest {
             session: SessionId::parse(&call.session)?,
             request,
             trace: read_trace(call.trace),
-            tokens: messages::read_tokens(call.tokens),
+            tokens: messages::read_tokens(call.tokens, call.has_no_tokens),
         })
     }
 }
@@ -170,6 +170,7 @@ fn message(
         kind: Some(kind),
         trace: trace.map(TraceContext::origin_text),
         tokens: messages::tokens(caller.tokens.as_ref()),
+        has_no_tokens: messages::has_no_tokens(caller.tokens.as_ref()),
     })
     .into()
 }
@@ -217,7 +218,7 @@ fn read_body(body: PostBody) -> Option<Body> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::{ErrorCode, Limits, Mirrored, Rejection, UpstreamToken};
+    use protocol::{ErrorCode, Limits, Mirrored, Rejection, TokenSource, UpstreamToken};
     use tenants::Tenant;
 
     use super::*;
@@ -298,11 +299,27 @@ mod tests {
         }
     }
 
+    struct Subject(#[expect(dead_code, reason = "never read")] &'static str);
+
+    impl TokenSource for Subject {
+        fn note_refused(&self, _token: &str) {}
+    }
+
+    #[test]
+    fn a_client_without_tokens_differs_from_a_server_that_needs_none() {
+        for tokens in [Some(UpstreamTokens::new(Vec::new())), None] {
+            let caller = Caller { tokens: tokens.clone(), ..caller() };
+            let delete = SessionRequest::Delete;
+            let bytes = ForwardedRequest::encode(&caller, None, Some(&delete), Format::Protobuf);
+            assert_eq!(decode(bytes).unwrap().tokens, tokens);
+        }
+    }
+
     #[test]
     fn the_tokens_of_a_call_arrive_and_where_others_can_be_got_does_not() {
         let token =
             |source| UpstreamToken { backend: "acme/main".into(), text: "hunter2".into(), source };
-        let source: Option<Arc<dyn std::any::Any + Send + Sync>> = Some(Arc::new("subject"));
+        let source: Option<Arc<dyn TokenSource>> = Some(Arc::new(Subject("subject")));
         let tokens = Some(UpstreamTokens::new(vec![token(source)]));
         let caller = Caller { tokens, ..caller() };
         for request in [Some(SessionRequest::Delete), Some(post(BATCH)), None] {
@@ -312,7 +329,9 @@ mod tests {
             assert!(!format!("{call:?}").contains("hunter2"));
             let tokens = call.tokens.unwrap();
             assert_eq!(tokens, UpstreamTokens::new(vec![token(None)]));
-            assert!(tokens.all()[0].source.is_none());
+            let source = tokens.all()[0].source.as_ref().unwrap();
+            source.note_refused("hunter2");
+            assert!(source.is_refused());
         }
     }
 

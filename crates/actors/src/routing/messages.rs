@@ -7,9 +7,13 @@
 //! The required field of a message comes last, so that a truncated message is never read as a
 //! smaller one.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message as _;
-use protocol::{ErrorCode, Mirrored, RequestId, UpstreamToken, UpstreamTokens};
+use protocol::{
+    ErrorCode, Mirrored, OtherNode, RequestId, TokenSource, UpstreamToken, UpstreamTokens,
+};
 
 use super::operator_messages::OperatorCall;
 
@@ -60,6 +64,9 @@ pub(super) struct Call {
     /// The tokens for upstream servers.
     #[prost(message, repeated, tag = "9")]
     pub(super) tokens: Vec<Token>,
+    /// The client has none, where upstream servers need some.
+    #[prost(bool, tag = "10")]
+    pub(super) has_no_tokens: bool,
 }
 
 /// A token for an upstream server.
@@ -88,14 +95,18 @@ pub(super) fn tokens(tokens: Option<&UpstreamTokens>) -> Vec<Token> {
     tokens.map(|tokens| tokens.all().iter().map(token).collect()).unwrap_or_default()
 }
 
-/// Tokens as they were received.
-pub(super) fn read_tokens(tokens: Vec<Token>) -> Option<UpstreamTokens> {
-    let token = |Token { backend, text }| UpstreamToken {
-        backend: backend.into(),
-        text: text.into(),
-        source: None,
+/// Whether the client has no token, where upstream servers need some.
+pub(super) fn has_no_tokens(tokens: Option<&UpstreamTokens>) -> bool {
+    tokens.is_some_and(|tokens| tokens.all().is_empty())
+}
+
+/// Tokens as they were received. Which of them are refused is sent back.
+pub(super) fn read_tokens(tokens: Vec<Token>, has_none: bool) -> Option<UpstreamTokens> {
+    let token = |Token { backend, text }| {
+        let source: Option<Arc<dyn TokenSource>> = Some(Arc::new(OtherNode::default()));
+        UpstreamToken { backend: backend.into(), text: text.into(), source }
     };
-    (!tokens.is_empty()).then(|| tokens.into_iter().map(token).collect())
+    (has_none || !tokens.is_empty()).then(|| tokens.into_iter().map(token).collect())
 }
 
 /// The kind of a request.
@@ -198,6 +209,9 @@ pub(super) struct Opening {
     /// Where the request is in a trace, as a `traceparent`.
     #[prost(string, optional, tag = "7")]
     pub(super) trace: Option<String>,
+    /// As of a [`Call`].
+    #[prost(bool, tag = "8")]
+    pub(super) has_no_tokens: bool,
 }
 
 /// A call to relay, as its receiver reads it. The call itself stays unchanged.
@@ -262,6 +276,9 @@ pub(super) struct Reply {
     /// With the first event of a reply: for logs.
     #[prost(message, optional, tag = "18")]
     pub(super) handshake: Option<Handshake>,
+    /// The backends whose servers refused the tokens of the call.
+    #[prost(string, repeated, tag = "19")]
+    pub(super) refused: Vec<String>,
 }
 
 /// What logs say of the session's handshake.

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use cluster::{CallError, ForwardedCall, Peer, Replies};
 use conversation::{Answer, Refusal};
-use protocol::{Body, Message, Mirrored, Request, SessionId};
+use protocol::{Body, Message, Mirrored, Request, SessionId, UpstreamTokens};
 use telemetry::{Span, enter_span};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
@@ -47,15 +47,18 @@ impl Opening {
             sessions_max: self.tenant.sessions_max as u64,
             principal: self.principal.name().to_owned(),
             headers: messages::headers(self.mirrored.as_deref()),
-            tokens: messages::tokens(
-                self.request.as_ref().and_then(|request| request.tokens.as_ref()),
-            ),
+            tokens: messages::tokens(self.tokens()),
+            has_no_tokens: messages::has_no_tokens(self.tokens()),
             request: self.request.as_ref().map(|request| request.raw().clone()),
             trace: self
                 .request
                 .as_ref()
                 .and_then(|request| Some(request.trace.as_ref()?.origin_text())),
         })))
+    }
+
+    fn tokens(&self) -> Option<&UpstreamTokens> {
+        self.request.as_ref()?.tokens.as_ref()
     }
 
     /// `None` for values that no node sends.
@@ -65,7 +68,7 @@ impl Opening {
         let request = match opening.request {
             Some(raw) => match Message::parse(raw) {
                 Ok(Message::Request(mut request)) => {
-                    request.tokens = messages::read_tokens(opening.tokens);
+                    request.tokens = messages::read_tokens(opening.tokens, opening.has_no_tokens);
                     request.trace = read_trace(opening.trace);
                     Some(request)
                 }
@@ -87,6 +90,7 @@ impl Opening {
         node: &Arc<Node>,
         format: Format,
     ) -> Box<dyn Replies> {
+        let tokens = self.tokens().cloned();
         let span = self.request.as_mut().and_then(|request| begin_span_of(node, request));
         let _within = enter_span(span.as_ref().map(Span::at));
         let node = Arc::clone(node);
@@ -115,7 +119,7 @@ impl Opening {
             }
             Ok(created)
         }));
-        Box::new(NewSessionReplies { stage, format, spans: span.into_iter().collect() })
+        Box::new(NewSessionReplies { stage, format, tokens, spans: span.into_iter().collect() })
     }
 }
 
@@ -163,6 +167,8 @@ struct NewSessionReplies {
     stage: Stage,
     /// The format of the call.
     format: Format,
+    /// The tokens of the call.
+    tokens: Option<UpstreamTokens>,
     /// The span of this node, if the request is traced.
     spans: Vec<Span>,
 }
@@ -180,7 +186,8 @@ impl Replies for NewSessionReplies {
             Stage::Creating(creating) => match outcome(ready!(Pin::new(creating).poll(context))) {
                 Ok((session, reply)) => {
                     let spans = std::mem::take(&mut self.spans);
-                    self.stage = Stage::Replying(EncodedReply::new(reply, format).within(spans));
+                    let reply = EncodedReply::new(reply, format, self.tokens.take()).within(spans);
+                    self.stage = Stage::Replying(reply);
                     reply_codec::encode_opened(&session, format)
                 }
                 Err(refusal) => {

@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_reply_of_another_program_is_no_answer() {
         let refused =
-            messages::Reply { kind: Some(messages::ReplyKind::Refused(6)), handshake: None };
+            messages::Reply { kind: Some(messages::ReplyKind::Refused(6)), ..Default::default() };
         let reply = OperatorReply::decode(messages::encode(&refused)).unwrap();
         assert_eq!(reply.kind, None);
     }

@@ -21,37 +21,39 @@ const REFUSALS: [Refusal; 8] = [
     Refusal::Moved,
 ];
 
-/// Encodes one reply.
-pub(super) fn encode(event: &ReplyEvent, format: Format) -> Bytes {
-    encode_with_handshake(event, None, format)
+/// What a reply has beside its event.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct About {
+    /// What logs say of the session, with the first event.
+    pub(super) handshake: Option<HandshakeSummary>,
+    /// The backends whose servers refused the tokens of the call, with the next event.
+    pub(super) refused: Vec<String>,
 }
 
-/// Encodes one reply, and what logs say of the session. The legacy format has no place for that.
-pub(super) fn encode_with_handshake(
-    event: &ReplyEvent,
-    handshake: Option<&HandshakeSummary>,
-    format: Format,
-) -> Bytes {
+/// Encodes one reply.
+pub(super) fn encode(event: &ReplyEvent, format: Format) -> Bytes {
+    encode_about(event, About::default(), format)
+}
+
+/// Encodes one reply, and what else it has. The legacy format has no place for that.
+pub(super) fn encode_about(event: &ReplyEvent, about: About, format: Format) -> Bytes {
+    let About { handshake, refused } = about;
     let handshake = handshake.map(|summary| Handshake {
         revision: summary.revision.as_str().to_owned(),
         client: summary.client.as_ref().map_or("", |client| client.as_str()).to_owned(),
     });
-    match format {
-        Format::Legacy => legacy::encode_reply(event),
-        Format::Protobuf => encode_whole(
-            handshake,
-            match event {
-                ReplyEvent::Answer(answer) => answer_kind(answer),
-                ReplyEvent::Open { welcome, at } => {
-                    ReplyKind::Open(Open { welcome: *welcome, at: at.map(Into::into) })
-                }
-                ReplyEvent::Frame(frame) => frame_kind(frame),
-                ReplyEvent::Abort => ReplyKind::Abort(()),
-                ReplyEvent::Moved => ReplyKind::Moved(()),
-                ReplyEvent::LeaseLost { held_secs } => ReplyKind::LeaseLost(*held_secs),
-            },
-        ),
-    }
+    let kind = match (format, event) {
+        (Format::Legacy, event) => return legacy::encode_reply(event),
+        (Format::Protobuf, ReplyEvent::Answer(answer)) => answer_kind(answer),
+        (Format::Protobuf, ReplyEvent::Open { welcome, at }) => {
+            ReplyKind::Open(Open { welcome: *welcome, at: at.map(Into::into) })
+        }
+        (Format::Protobuf, ReplyEvent::Frame(frame)) => frame_kind(frame),
+        (Format::Protobuf, ReplyEvent::Abort) => ReplyKind::Abort(()),
+        (Format::Protobuf, ReplyEvent::Moved) => ReplyKind::Moved(()),
+        (Format::Protobuf, ReplyEvent::LeaseLost { held_secs }) => ReplyKind::LeaseLost(*held_secs),
+    };
+    messages::encode(&Reply { kind: Some(kind), handshake, refused })
 }
 
 /// Encodes the id of a new session, which precedes the replies.
@@ -64,23 +66,21 @@ pub(super) fn encode_opened(session: &SessionId, format: Format) -> Bytes {
 
 /// Decodes one reply, in any format; `None` for invalid bytes.
 pub(super) fn decode(bytes: Bytes) -> Option<ReplyEvent> {
-    decode_with_handshake(bytes).map(|(event, _)| event)
+    decode_about(bytes).map(|(event, _)| event)
 }
 
-/// Decodes one reply, and what logs say of the session.
-pub(super) fn decode_with_handshake(
-    bytes: Bytes,
-) -> Option<(ReplyEvent, Option<HandshakeSummary>)> {
+/// Decodes one reply, and what else it has.
+pub(super) fn decode_about(bytes: Bytes) -> Option<(ReplyEvent, About)> {
     if Format::of(&bytes) == Format::Legacy {
-        return Some((legacy::decode_reply(bytes)?, None));
+        return Some((legacy::decode_reply(bytes)?, About::default()));
     }
-    let Reply { kind, handshake } = <Reply as prost::Message>::decode(bytes).ok()?;
+    let Reply { kind, handshake, refused } = <Reply as prost::Message>::decode(bytes).ok()?;
     let handshake = handshake.and_then(|Handshake { revision, client }| {
         let client = Some(client).filter(|client| !client.is_empty());
         let client = client.map(|client| Label::of(&client));
         Some(HandshakeSummary { revision: Revision::named(&revision)?, client })
     });
-    Some((event_of(kind?)?, handshake))
+    Some((event_of(kind?)?, About { handshake, refused }))
 }
 
 fn event_of(kind: ReplyKind) -> Option<ReplyEvent> {
@@ -126,11 +126,7 @@ pub(super) fn decode_opened(bytes: Bytes) -> Option<SessionId> {
 }
 
 fn encode_kind(kind: ReplyKind) -> Bytes {
-    encode_whole(None, kind)
-}
-
-fn encode_whole(handshake: Option<Handshake>, kind: ReplyKind) -> Bytes {
-    messages::encode(&Reply { kind: Some(kind), handshake })
+    messages::encode(&Reply { kind: Some(kind), handshake: None, refused: Vec::new() })
 }
 
 fn decode_kind(bytes: Bytes) -> Option<ReplyKind> {
@@ -311,20 +307,21 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reply_also_says_what_logs_say_of_the_session() {
-        let summary = HandshakeSummary {
+    fn a_reply_also_says_what_logs_and_the_sender_of_tokens_need() {
+        let handshake = Some(HandshakeSummary {
             revision: Revision::V2025_06_18,
             client: Some(Label::of("inspector/2")),
-        };
+        });
+        let about = About { handshake, refused: vec!["acme/main#0".to_owned()] };
         for event in each() {
-            let bytes = encode_with_handshake(&event, Some(&summary), Format::Protobuf);
-            let (decoded, handshake) = decode_with_handshake(bytes.clone()).unwrap();
+            let bytes = encode_about(&event, about.clone(), Format::Protobuf);
+            let (decoded, received) = decode_about(bytes.clone()).unwrap();
             assert_eq!(format!("{decoded:?}"), format!("{event:?}"));
-            assert_eq!(handshake.as_ref(), Some(&summary));
-            // A program that does not know the field ignores it.
+            assert_eq!(received, about);
+            // A program that does not know the fields ignores them.
             assert!(bytes.starts_with(&encode(&event, Format::Protobuf)));
-            let legacy = encode_with_handshake(&event, Some(&summary), Format::Legacy);
-            assert_eq!(decode_with_handshake(legacy).unwrap().1, None);
+            let legacy = encode_about(&event, about.clone(), Format::Legacy);
+            assert_eq!(decode_about(legacy).unwrap().1, About::default());
         }
     }
 

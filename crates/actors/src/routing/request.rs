@@ -20,6 +20,7 @@ use ownership::{Incarnation, SessionRequest};
 use protocol::TraceContext;
 
 use super::forwarded_request::ForwardedRequest;
+use super::reply_codec::About;
 use super::{Format, reply_codec};
 use crate::clock;
 use crate::held::HeldRequest;
@@ -277,9 +278,10 @@ impl RoutedRequest {
                     }
                 }
                 State::There(calling) => match ready!(calling.poll_next(context)) {
-                    Some(Ok(reply)) => match reply_codec::decode_with_handshake(reply) {
-                        Some((event, handshake)) => {
+                    Some(Ok(reply)) => match reply_codec::decode_about(reply) {
+                        Some((event, About { handshake, refused })) => {
                             self.handshake = handshake.or(self.handshake.take());
+                            self.caller.note_refused(&refused);
                             if !self.route.is_open() {
                                 metrics::count_hop(Hop::Answered);
                             }

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use cluster::{CallError, ForwardedCall, PeerCallHandler, Replies};
 use conversation::{Answer, Refusal};
 use ownership::SessionRequest;
-use protocol::{Body, Message, Request, TraceContext};
+use protocol::{Body, Message, Request, TraceContext, UpstreamTokens};
 use telemetry::{Span, Spanned, enter_span};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::forwarded_request::{ForwardedRequest, Received, Relayed};
+use super::reply_codec::About;
 use super::sharing::Members;
 use super::{Format, operator_calls, reply_codec, revocation_codec};
 use crate::ReplyEvent;
@@ -70,7 +71,7 @@ impl PeerCallHandler for PeerService {
                 let spans = begin_spans(&node, trace.as_deref(), &mut request);
                 match node.enter(&tenant, &principal, &session, request, tokens.as_ref(), true) {
                     Entry::Entered(reply) => {
-                        Box::new(EncodedReply::new(reply, format).within(spans))
+                        Box::new(EncodedReply::new(reply, format, tokens).within(spans))
                     }
                     // The request was not started; the caller locates the session again.
                     Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
@@ -161,13 +162,15 @@ pub(super) struct EncodedReply {
     format: Format,
     /// Whether an event was encoded: the first one says what logs say of the session.
     has_begun: bool,
+    /// The tokens of the call, until one of them is refused: the caller gets others.
+    tokens: Option<UpstreamTokens>,
     /// The spans of this node, which end with the reply.
     _spans: Vec<Span>,
 }
 
 impl EncodedReply {
-    pub(super) fn new(reply: LocalReply, format: Format) -> Self {
-        Self { reply, format, has_begun: false, _spans: Vec::new() }
+    pub(super) fn new(reply: LocalReply, format: Format, tokens: Option<UpstreamTokens>) -> Self {
+        Self { reply, format, has_begun: false, tokens, _spans: Vec::new() }
     }
 
     pub(super) fn within(self, spans: Vec<Span>) -> Self {
@@ -180,11 +183,13 @@ impl Replies for EncodedReply {
         let event = ready!(self.reply.poll_next(context));
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let handshake = self.reply.handshake().filter(|_| is_first);
-        Poll::Ready(
-            event.map(|event| {
-                Ok(reply_codec::encode_with_handshake(&event, handshake, self.format))
-            }),
-        )
+        let refused = self.tokens.iter().flat_map(UpstreamTokens::refused);
+        let refused: Vec<_> = refused.map(|token| token.backend.to_string()).collect();
+        if !refused.is_empty() {
+            self.tokens = None;
+        }
+        let about = About { handshake: handshake.cloned(), refused };
+        Poll::Ready(event.map(|event| Ok(reply_codec::encode_about(&event, about, self.format))))
     }
 
     fn is_over(&self) -> bool {

@@ -8,7 +8,9 @@ use protocol::UpstreamTokens;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use upstream::{Client, Effect, Exchange, ExchangeEvent, ExchangeId, Machine};
+use upstream::{
+    Client, Effect, Exchange, ExchangeEvent, ExchangeId, Machine, Sent, Verb, WhenSent,
+};
 
 use crate::{EventSender, Gone, LatestTokens, LinkEvent, SavedLink, ServerEnd};
 
@@ -106,6 +108,13 @@ async fn until(released: Option<&(Instant, ExchangeId)>) {
     }
 }
 
+/// An exchange that has not ended.
+struct Running {
+    task: AbortHandle,
+    /// When its request is sent, if that matters to others.
+    when_sent: Option<WhenSent>,
+}
+
 struct Drive {
     client: Client,
     /// For messages that are no request of a client, if the server needs a token of each user.
@@ -113,7 +122,7 @@ struct Drive {
     machine: Machine,
     /// The exchanges. The session that sends requests bounds their number.
     tasks: JoinSet<()>,
-    running: HashMap<ExchangeId, AbortHandle>,
+    running: HashMap<ExchangeId, Running>,
     /// When exchanges are cut of which nothing more is expected, in order.
     released: VecDeque<(Instant, ExchangeId)>,
     /// What the session gets next: the messages of one event of an exchange, so they are bounded.
@@ -171,21 +180,31 @@ impl Drive {
     fn start(&mut self, id: ExchangeId, mut exchange: Exchange) {
         let (client, events) = (self.client.clone(), self.events.clone());
         let latest = self.tokens.clone().filter(|_| exchange.tokens.is_none());
+        let is_request = matches!(exchange.verb, Verb::Request(_));
+        let (sent, when_sent) = is_request.then(Sent::new).unzip();
+        let behind = exchange.behind.and_then(|id| self.running.get(&id)?.when_sent.clone());
         let task = self.tasks.spawn(async move {
+            if let Some(behind) = behind
+                && !behind.is_sent().await
+            {
+                // The server has not got the request, so it gets no word of its end.
+                let _ = events.send((id, ExchangeEvent::Accepted)).await;
+                return;
+            }
             if let Some(latest) = latest {
                 // The token of the time when it is sent.
                 sleep(std::mem::take(&mut exchange.after)).await;
                 exchange.tokens = first(latest).await;
             }
-            client.perform(id, exchange, &events).await;
+            client.perform(id, exchange, sent, &events).await;
         });
-        self.running.insert(id, task);
+        self.running.insert(id, Running { task, when_sent });
     }
 
     fn cut_released(&mut self) {
         let Some((_, id)) = self.released.pop_front() else { return };
-        if let Some(task) = self.running.remove(&id) {
-            task.abort();
+        if let Some(running) = self.running.remove(&id) {
+            running.task.abort();
             self.machine.forget(id);
         }
     }
@@ -216,7 +235,7 @@ impl Drive {
         if for_good && let Some((id, mut exchange)) = self.machine.delete() {
             exchange.tokens = self.tokens.and_then(|tokens| tokens.borrow().clone());
             let (sender, _events) = mpsc::channel(1);
-            self.client.perform(id, exchange, &sender).await;
+            self.client.perform(id, exchange, None, &sender).await;
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The tokens for the backends of a tenant that get one of each user. Cheap to clone.
 #[derive(Clone, PartialEq)]
@@ -13,12 +14,37 @@ pub struct UpstreamTokens(Arc<Box<[UpstreamToken]>>);
 /// A token for one backend.
 #[derive(Clone)]
 pub struct UpstreamToken {
-    /// The name of the backend.
+    /// The backend and the server behind it: a token is for one server only.
     pub backend: Arc<str>,
     /// The token.
     pub text: Arc<str>,
-    /// Where another one can be got in this process, if the backend's server refuses this one.
-    pub source: Option<Arc<dyn Any + Send + Sync>>,
+    /// Where it came from in this process; `None` where nothing follows if it is refused.
+    pub source: Option<Arc<dyn TokenSource>>,
+}
+
+/// Where a token came from.
+pub trait TokenSource: Any + Send + Sync {
+    /// The server refused this token.
+    fn note_refused(&self, token: &str);
+
+    /// Whether the node that sent the token has to get another one.
+    fn is_refused(&self) -> bool {
+        false
+    }
+}
+
+/// Another node sent the token, and has to get another one if it is refused.
+#[derive(Debug, Default)]
+pub struct OtherNode(AtomicBool);
+
+impl TokenSource for OtherNode {
+    fn note_refused(&self, _token: &str) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_refused(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl UpstreamTokens {
@@ -40,6 +66,14 @@ impl UpstreamTokens {
     /// The same tokens without their sources.
     pub fn without_sources(&self) -> Self {
         self.0.iter().map(|token| UpstreamToken { source: None, ..token.clone() }).collect()
+    }
+
+    /// The backends whose servers refused a token of another node.
+    pub fn refused(&self) -> impl Iterator<Item = &UpstreamToken> {
+        let is_refused = |token: &&UpstreamToken| {
+            token.source.as_ref().is_some_and(|source| source.is_refused())
+        };
+        self.0.iter().filter(is_refused)
     }
 
     /// The bytes that they keep.
@@ -73,12 +107,15 @@ mod tests {
 
     #[test]
     fn a_token_is_found_by_its_backend_and_never_printed() {
-        let source: Option<Arc<dyn Any + Send + Sync>> = Some(Arc::new(7));
+        let source: Option<Arc<dyn TokenSource>> = Some(Arc::new(OtherNode::default()));
         let token = UpstreamToken { backend: "a/main".into(), text: "hunter2".into(), source };
         let tokens = UpstreamTokens::new(vec![token]);
         assert_eq!(tokens.of("a/main").map(|token| &*token.text), Some("hunter2"));
         assert!(tokens.of("a/other").is_none() && tokens.bytes() == 13);
         assert!(tokens.without_sources().all()[0].source.is_none());
+        assert_eq!(tokens.refused().count(), 0);
+        tokens.all()[0].source.as_ref().unwrap().note_refused("hunter2");
+        assert_eq!(tokens.refused().count(), 1);
         assert_eq!(tokens.without_sources(), tokens);
         assert!(!format!("{tokens:?}").contains("hunter2"));
     }

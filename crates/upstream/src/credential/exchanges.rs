@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use budget::{Held, Share};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::authority::Authority;
 use super::problem::CredentialProblem;
-use super::source::TokenSource;
+use super::source::{SOURCE_BYTES, TokenSource};
 use super::token::Token;
 use crate::metrics::{self, TOKEN_EXCHANGE};
 
 /// Most tokens that are kept for a backend; a further one replaces one that was not used lately. A token
-/// has at most 8 KiB, so they have at most 16 MiB together.
+/// has at most 8 KiB, so they have at most 16 MiB together, which count for the tenant. A token that the share
+/// of the tenant has no room for is not kept: the next request exchanges again.
 const TOKENS_MAX: usize = 2_048;
 
 /// Most exchanges for a backend at a time. Users cause them.
@@ -31,12 +33,8 @@ type Digest = [u8; 32];
 pub(crate) struct Exchanges {
     kept: Mutex<Generations>,
     turns: Arc<Semaphore>,
-}
-
-impl Default for Exchanges {
-    fn default() -> Self {
-        Self { kept: Mutex::default(), turns: Arc::new(Semaphore::new(EXCHANGES_MAX)) }
-    }
+    /// Of the bytes that the tenant's sessions keep.
+    share: Share,
 }
 
 /// When the newer generation is full, the older one is dropped. A token that is found in the older one
@@ -48,16 +46,29 @@ struct Generations {
 }
 
 impl Generations {
-    fn find(&mut self, digest: Digest) -> Arc<TokenSource> {
+    fn find(&mut self, digest: Digest, share: &Share) -> Arc<TokenSource> {
         if let Some(source) = self.newer.get(&digest) {
             return Arc::clone(source);
         }
-        let source = self.older.remove(&digest).unwrap_or_default();
+        let source = self.older.remove(&digest);
+        let Some(source) = source.or_else(|| Some(Arc::new(self.charged(share)?))) else {
+            return Arc::default();
+        };
         if self.newer.len() >= TOKENS_MAX / 2 {
             self.older = std::mem::take(&mut self.newer);
         }
         self.newer.insert(digest, Arc::clone(&source));
         source
+    }
+
+    /// A source for which the tenant has room, if need be that of tokens which were not used lately.
+    fn charged(&mut self, share: &Share) -> Option<TokenSource> {
+        let room = || share.take(SOURCE_BYTES).ok();
+        let held: Held = room().or_else(|| {
+            self.older.clear();
+            room()
+        })?;
+        Some(TokenSource::charged(held))
     }
 }
 
@@ -70,10 +81,18 @@ pub(crate) struct Exchange {
 }
 
 impl Exchanges {
+    /// No tokens yet. Those that will be kept are charged to this share.
+    pub(crate) fn new(share: &Share) -> Self {
+        let turns = Arc::new(Semaphore::new(EXCHANGES_MAX));
+        Self { kept: Mutex::default(), turns, share: share.clone() }
+    }
+
     /// The exchange of this token.
     pub(crate) fn of(&self, authority: &Arc<Authority>, subject: &str) -> Exchange {
         let digest = Sha256::digest(subject.as_bytes()).into();
-        let source = self.kept.lock().unwrap_or_else(PoisonError::into_inner).find(digest);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = kept.find(digest, &self.share);
+        drop(kept);
         let (authority, turns) = (Arc::clone(authority), Arc::clone(&self.turns));
         Exchange { authority, source, subject: subject.into(), turns }
     }
@@ -99,20 +118,52 @@ impl Exchange {
     }
 }
 
+impl protocol::TokenSource for Exchange {
+    /// The next request exchanges the client's token anew, at most one in a while.
+    fn note_refused(&self, token: &str) {
+        self.source.note_refused(token);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use budget::{Budget, ShareLimits};
+
     use super::*;
 
     #[test]
-    fn the_tokens_of_a_backend_are_bounded_and_those_in_use_stay() {
+    fn tokens_are_charged_to_the_tenant_and_those_without_room_are_not_kept() {
+        let limits = ShareLimits { min: 0, max: 10 * SOURCE_BYTES };
+        let budget = Budget::new(100 * SOURCE_BYTES, [("a".into(), limits)]);
+        let share = budget.share("a").unwrap();
         let mut kept = Generations::default();
         let digest = |number: usize| Sha256::digest(number.to_string()).into();
-        let first = kept.find(digest(0));
+        for number in 0..20 {
+            kept.find(digest(number), &share);
+        }
+        assert_eq!((kept.newer.len(), share.used()), (10, 10 * SOURCE_BYTES));
+        assert!(!Arc::ptr_eq(&kept.find(digest(15), &share), &kept.find(digest(15), &share)));
+        // Those that were not used lately make room.
+        kept.older = std::mem::take(&mut kept.newer);
+        let first = kept.find(digest(0), &share);
+        kept.find(digest(15), &share);
+        assert_eq!((kept.newer.len(), kept.older.len()), (2, 0));
+        assert_eq!(share.used(), 2 * SOURCE_BYTES);
+        drop((kept, first));
+        assert_eq!(share.used(), 0);
+    }
+
+    #[test]
+    fn the_tokens_of_a_backend_are_bounded_and_those_in_use_stay() {
+        let share = Budget::unlimited().unnamed_share("a");
+        let mut kept = Generations::default();
+        let digest = |number: usize| Sha256::digest(number.to_string()).into();
+        let first = kept.find(digest(0), &share);
         for number in 1..5 * TOKENS_MAX {
-            kept.find(digest(number));
-            assert!(Arc::ptr_eq(&kept.find(digest(0)), &first), "{number}");
+            kept.find(digest(number), &share);
+            assert!(Arc::ptr_eq(&kept.find(digest(0), &share), &first), "{number}");
         }
         assert!(kept.newer.len() + kept.older.len() <= TOKENS_MAX);
-        assert!(!Arc::ptr_eq(&kept.find(digest(1)), &first));
+        assert!(!Arc::ptr_eq(&kept.find(digest(1), &share), &first));
     }
 }

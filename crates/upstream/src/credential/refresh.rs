@@ -81,6 +81,22 @@ impl Refresh {
         }
     }
 
+    /// The server refused this token in a request that got its error already. The next request waits for
+    /// another one.
+    pub(crate) fn note_refused(&mut self, token: &str, now: Instant) {
+        let was_forced = self.forced.is_some_and(|at| now.duration_since(at) < PAUSE);
+        let is_kept = self.kept.as_ref().is_some_and(|kept| kept.token.text() == token);
+        if is_kept && !was_forced {
+            self.forced = Some(now);
+            self.refused = self.kept.take();
+        }
+    }
+
+    /// The bytes of the token that is kept.
+    pub(crate) fn token_bytes(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.token.text().len())
+    }
+
     /// A fetch begins. `is_forced`: because the server refused the token.
     pub(crate) fn begin(&mut self, is_forced: bool, now: Instant) {
         self.is_fetching = true;
@@ -188,6 +204,27 @@ mod tests {
         let early = now + PAUSE - Duration::from_millis(1);
         assert!(matches!(refresh.decide(None, early), Decision::Fail(CredentialProblem::Invalid)));
         assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Wait { fetch: true }));
+    }
+
+    #[test]
+    fn a_token_that_was_refused_at_another_node_is_not_used_again() {
+        let now = Instant::now();
+        let (mut refresh, first) = with_token(now);
+        refresh.note_refused("another", now);
+        assert!(matches!(refresh.decide(None, now), Decision::Use { .. }));
+        refresh.note_refused(first.text(), now);
+        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: true }));
+        refresh.begin(false, now);
+        refresh.end(fetched("b"), now);
+        // At most one in a while, also if the server refuses all tokens.
+        refresh.note_refused("b", now);
+        assert!(matches!(refresh.decide(None, now), Decision::Use { .. }));
+        refresh.note_refused("b", now + PAUSE);
+        assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Wait { fetch: true }));
+        // If there is no other one, it counts on.
+        refresh.begin(false, now + PAUSE);
+        refresh.end(Err(CredentialProblem::Unavailable), now + PAUSE);
+        assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Use { .. }));
     }
 
     #[test]

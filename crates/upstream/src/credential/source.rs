@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use budget::Held;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -13,6 +14,9 @@ use super::token::Token;
 /// How often a request waits for a fetch: for one that was running, and for one of its own.
 const WAITS_MAX: usize = 3;
 
+/// What a source keeps beside its token.
+pub(crate) const SOURCE_BYTES: usize = 512;
+
 /// One token, which is fetched when a request needs it.
 #[derive(Debug, Default)]
 pub(crate) struct TokenSource(Mutex<State>);
@@ -20,11 +24,23 @@ pub(crate) struct TokenSource(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     refresh: Refresh,
+    /// What is charged for it, if it is charged.
+    held: Option<Held>,
     /// Closes when the fetch that runs has ended.
     fetching: Option<watch::Receiver<()>>,
 }
 
 impl TokenSource {
+    /// A source whose token is charged as well. `held`: what is charged for the source.
+    pub(crate) fn charged(held: Held) -> Self {
+        Self(Mutex::new(State { held: Some(held), ..State::default() }))
+    }
+
+    /// The server refused this token, in a request of another node: the next request fetches another one.
+    pub(crate) fn note_refused(&self, token: &str) {
+        self.state().refresh.note_refused(token, Instant::now());
+    }
+
     /// The token. `refused` is the one that the server refused, if it did. `fetch` is bounded in time.
     pub(crate) async fn token<F>(
         self: &Arc<Self>,
@@ -98,6 +114,10 @@ impl TokenSource {
             let mut state = this.state();
             state.refresh.end(fetched, Instant::now());
             state.fetching = None;
+            let bytes = SOURCE_BYTES + state.refresh.token_bytes();
+            if let Some(held) = &mut state.held {
+                held.set(bytes);
+            }
             drop(running);
         });
         ended

@@ -89,6 +89,12 @@ impl Calls {
         wire.map(|(wire, _)| wire)
     }
 
+    /// The exchange of a request that the server has not begun to answer.
+    pub(super) fn unopened(&self, wire: &RequestId) -> Option<ExchangeId> {
+        let call = self.0.get(wire)?;
+        call.cursor.is_none().then_some(call.exchange)
+    }
+
     /// The stream is requested again by this exchange.
     pub(super) fn note_exchange(&mut self, id: &RequestId, exchange: ExchangeId) {
         if let Some(call) = self.0.get_mut(id) {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use protocol::RequestId;
 
-use super::ids::CallId;
+use super::ids::{CallId, ExchangeId};
 use crate::exchange::{ExchangeEvent, HeaderText};
 use crate::url::Url;
 
@@ -50,8 +50,8 @@ pub(super) enum Purpose {
     Released(CallId),
     /// `notifications/initialized`.
     Confirm,
-    /// Another message without an answer.
-    Note,
+    /// Another message without an answer, which is sent behind this exchange.
+    Note { behind: Option<ExchangeId> },
     /// Messages that belong to no request.
     Listen,
     /// Whether the session still exists.

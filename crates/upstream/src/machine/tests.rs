@@ -314,6 +314,7 @@ fn the_exchange_of_a_cancelled_request_is_released() {
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
     let [(_, note)] = &bench.send(message(cancel))[..] else { panic!("one exchange") };
     assert!(matches!(note.verb, Verb::Note(_)));
+    assert_eq!(note.behind, Some(call));
     assert!(bench.effects.contains(&Effect::Release(call)));
     bench.event(call, ExchangeEvent::Failed(Failure::Lost));
     assert!(bench.delivered().is_empty());
