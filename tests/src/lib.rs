@@ -11,6 +11,7 @@ pub mod check;
 pub mod collector;
 pub mod conformance;
 pub mod cores;
+pub mod defined_server;
 pub mod deployment;
 pub mod history;
 pub mod http_servers;

@@ -28,11 +28,13 @@ pub enum Kind {
     Admin = 6,
     /// So many records were left out.
     LeftOut = 7,
+    /// A server has a definition that is not the approved one.
+    Definition = 8,
 }
 
 impl Kind {
     /// Every kind, at the position that is its number.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Begin,
         Self::End,
         Self::Message,
@@ -41,6 +43,7 @@ impl Kind {
         Self::Revoked,
         Self::Admin,
         Self::LeftOut,
+        Self::Definition,
     ];
 
     /// Whether something is done only when the record is written.
@@ -59,6 +62,7 @@ impl Kind {
             Self::Revoked => b",\"kind\":\"revoked\"",
             Self::Admin => b",\"kind\":\"admin\"",
             Self::LeftOut => b",\"kind\":\"left_out\"",
+            Self::Definition => b",\"kind\":\"definition\"",
         }
     }
 
@@ -73,6 +77,7 @@ impl Kind {
             Self::Revoked => "revoked",
             Self::Admin => "admin",
             Self::LeftOut => "left_out",
+            Self::Definition => "definition",
         }
     }
 }

@@ -216,6 +216,12 @@ impl Recorder {
         self.written(ticket).await
     }
 
+    /// Records a definition of a server that is not the approved one. Any thread may call this; the caller bounds
+    /// how often.
+    pub fn definition(&self, tenant: &Arc<str>, entry: &Entry<'_>) {
+        self.add(Kind::Definition, tenant, entry);
+    }
+
     /// Counts a call that is refused because its record could not be written.
     pub fn count_held(&self, tenant: &Arc<str>) {
         if let Some(queue) = &self.0 {

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 
 use backends::native::{self, Call, Error, Handler, Info, NativeBackend};
 use backends::{Backend, Link, LinkEvent};
-use catalog::{Catalog, MemberSettings, Members};
+use catalog::{Catalog, MemberSettings, Members, Pinning};
 use criterion::{Criterion, criterion_group, criterion_main};
 use protocol::{Message, Method, Request, Response, SessionId};
 use serde_json::{Value, json};
@@ -59,7 +59,8 @@ fn lists(criterion: &mut Criterion) {
     let members = Members::new(names.iter().map(|name| (name.as_str(), &plain)));
     let backends = names.iter().map(|_| Arc::new(NativeBackend::new(Server)) as Arc<dyn Backend>);
     let members = members.expect("the names are fine");
-    let catalog = Catalog::new("bench", members, backends, Duration::from_secs(10));
+    let catalog =
+        Catalog::new("bench", members, backends, Duration::from_secs(10), Pinning::off(SERVERS));
     let session = SessionId::parse("bench").expect("an id");
     let (mut link, bytes) = runtime.block_on(async {
         let mut link = catalog.open(&session);

@@ -9,6 +9,7 @@ use protocol::{SessionId, UpstreamTokens};
 use crate::engine::{Client, Fan};
 use crate::machine::Setup;
 use crate::member::Members;
+use crate::pins::Pinning;
 use crate::saved::Saved;
 use crate::shared::Shared;
 
@@ -21,17 +22,19 @@ pub struct Catalog {
 
 impl Catalog {
     /// The catalog of a tenant. `backends` are those of `members`, in their order. `start`: how long the
-    /// start of one of them may take.
+    /// start of one of them may take. `pinning`: what is approved of each.
     pub fn new(
         tenant: &str,
         members: Members,
         backends: impl IntoIterator<Item = Arc<dyn Backend>>,
         start: Duration,
+        pinning: Pinning,
     ) -> Self {
         let start_ms = u64::try_from(start.as_millis()).unwrap_or(u64::MAX);
         let backends: Arc<[_]> = backends.into_iter().collect();
         assert_eq!(backends.len(), members.len(), "each member has a backend");
-        let shared = Shared::new(Setup { name: tenant.into(), members, start_ms });
+        assert_eq!(pinning.pins.len(), members.len(), "each member has its pins");
+        let shared = Shared::new(Setup { name: tenant.into(), members, start_ms }, pinning);
         Self { backends, shared: Arc::new(shared) }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use protocol::{InitializeResult, Listed, Method, Revision, ServerCapabilities, instructions_of};
 
 use crate::list::{List, Reading};
+use crate::pins::{Difference, Pinned};
 use crate::saved::ServerState;
 
 /// Shortest wait before a server that failed is started again, in milliseconds; it doubles each time.
@@ -144,13 +145,24 @@ impl Child {
         self.is_ready() && self.capabilities.lists(listed)
     }
 
-    /// The server has answered `initialize`.
-    pub(crate) fn note_ready(&mut self, now: u64, result: &[u8], read: &InitializeResult) {
+    /// The server has answered `initialize`. Returns how its instructions differ from the approved ones.
+    pub(crate) fn note_ready(
+        &mut self,
+        now: u64,
+        result: &[u8],
+        read: &InitializeResult,
+        pinned: &Pinned,
+    ) -> Option<Difference> {
         self.state = State::Ready { since: now };
         self.is_settled = true;
         self.revision = read.revision().unwrap_or(Revision::NEWEST_STABLE);
         self.capabilities = read.capabilities;
-        self.instructions = instructions_of(result, INSTRUCTIONS_BYTES_MAX).map(Into::into);
+        let whole = instructions_of(result, usize::MAX);
+        let difference = whole.as_ref().and_then(|text| pinned.difference_of_instructions(text));
+        let is_refused = difference.as_ref().is_some_and(|difference| difference.is_refused);
+        self.instructions =
+            instructions_of(result, INSTRUCTIONS_BYTES_MAX).filter(|_| !is_refused).map(Into::into);
+        difference
     }
 
     /// The link is lost, or could not be opened. A server that has lost its session, as a server over HTTP
@@ -256,10 +268,11 @@ impl Child {
         match std::mem::take(&mut self.lists[listed as usize]) {
             ListState::Reading(mut reading) => {
                 let left_out = std::mem::take(&mut reading.left_out);
+                let differences = std::mem::take(&mut reading.differences);
                 let is_outdated = reading.is_outdated;
                 let list = Arc::new(reading.into_list());
                 self.lists[listed as usize] = ListState::Known(Arc::clone(&list));
-                Some((list, Reported { left_out, is_outdated }))
+                Some((list, Reported { left_out, differences, is_outdated }))
             }
             other => {
                 self.lists[listed as usize] = other;
@@ -350,6 +363,7 @@ impl Child {
 /// What the reading of a list has found.
 pub(crate) struct Reported {
     pub(crate) left_out: Vec<(Box<str>, crate::LeftOut)>,
+    pub(crate) differences: Vec<Difference>,
     /// The list has changed while it was read.
     pub(crate) is_outdated: bool,
 }

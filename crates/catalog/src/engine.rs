@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep};
 use crate::list::List;
 use crate::machine::{Carried, Effect, Event, Machine, Report};
 use crate::metrics::UNAVAILABLE;
+use crate::pins_watch::PinsWatch;
 use crate::positions::{Positions, Read};
 use crate::saved::{Saved, ServerState, position_of_server};
 use crate::shared::Shared;
@@ -54,6 +55,7 @@ pub(crate) struct Fan {
     /// Events for the session, of one step of the machine.
     events: VecDeque<LinkEvent>,
     positions: Positions,
+    pins: PinsWatch,
     /// The state that the session has.
     saved: Bytes,
     timer: Option<(u64, Pin<Box<Sleep>>)>,
@@ -122,6 +124,7 @@ impl Fan {
         end: ServerEnd,
     ) -> Self {
         let servers = backends.iter().map(|_| Server::default()).collect();
+        let pins = PinsWatch::new(&shared.pinning.pins);
         Self {
             backends,
             shared,
@@ -134,6 +137,7 @@ impl Fan {
             next: 0,
             events: VecDeque::new(),
             positions: Positions::default(),
+            pins,
             saved: Bytes::new(),
             timer: None,
             begin: Instant::now(),
@@ -257,10 +261,10 @@ impl Fan {
         match &mut self.machine {
             Some(machine) => machine.step(now, event, &mut effects),
             None => {
-                let setup = Arc::clone(&self.shared.setup);
+                let (setup, pins) = (Arc::clone(&self.shared.setup), self.pins.current());
                 self.machine = Some(match self.carried.take() {
-                    Some(carried) => Machine::carry_on(setup, carried, now, &mut effects),
-                    None => Machine::new(setup, now, &mut effects),
+                    Some(carried) => Machine::carry_on(setup, pins, carried, now, &mut effects),
+                    None => Machine::new(setup, pins, now, &mut effects),
                 });
             }
         }
@@ -435,7 +439,10 @@ impl Engine for Fan {
             if !self.events.is_empty() {
                 continue;
             }
-            if let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
+            // First: no request is judged by former pins.
+            if let Poll::Ready(pins) = self.pins.poll_changed(context) {
+                self.step(Event::Pins(pins));
+            } else if let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
                 self.step(Event::Session(message));
             } else if let Poll::Ready((event, read)) = self.poll_servers(context) {
                 self.step(event);
@@ -463,7 +470,7 @@ mod tests {
     use backends::{LinkLimits, ServerEnd};
     use protocol::{Message, Method, Request, Response, SessionId};
 
-    use crate::{Catalog, MemberSettings, Members};
+    use crate::{Catalog, MemberSettings, Members, Pinning};
 
     use super::*;
 
@@ -507,7 +514,8 @@ mod tests {
         let other = Arc::new(Held::default());
         let both =
             [Arc::clone(&server) as Arc<dyn Backend>, Arc::clone(&other) as Arc<dyn Backend>];
-        let catalog = Catalog::new("acme", members, both, Duration::from_millis(300));
+        let catalog =
+            Catalog::new("acme", members, both, Duration::from_millis(300), Pinning::off(2));
         let mut link = catalog.open(&SessionId::parse("s").unwrap());
         let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
         let initialize = Request::new(1.into(), Method::Initialize, Some(params));

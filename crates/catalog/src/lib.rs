@@ -6,12 +6,16 @@
 mod backend;
 mod child;
 mod engine;
+mod fingerprint;
 mod in_flight;
 mod list;
 mod machine;
 mod member;
 mod metrics;
+mod noted_differences;
 mod paging;
+mod pins;
+mod pins_watch;
 mod positions;
 mod resources;
 mod routes;
@@ -21,6 +25,10 @@ mod shared;
 mod template;
 
 pub use backend::Catalog;
+pub use fingerprint::Fingerprint;
 pub use member::{LeftOut, MEMBERS_MAX, Members};
 pub use metrics::register_all;
+pub use pins::{
+    Deviation, Difference, Observer, Part, Pin, Pinned, Pinning, ServerPins, TenantPins,
+};
 pub use settings::MemberSettings;

@@ -1,6 +1,6 @@
 //! The list of one kind of one backend, as the catalog offers it, and how it is read.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
@@ -9,6 +9,7 @@ use protocol::{ListPage, Listed};
 
 use crate::LeftOut;
 use crate::member::Members;
+use crate::pins::{Difference, Pinned};
 
 /// Most entries of one list of one backend; further ones are left out.
 pub(crate) const ENTRIES_MAX: usize = 2_000;
@@ -25,6 +26,8 @@ pub(crate) struct List {
     pub(crate) entries: Vec<Entry>,
     /// The URIs of user interfaces that its tools name.
     pub(crate) interfaces: Vec<Box<str>>,
+    /// The server's own names of entries that are not offered: their definitions are not the approved ones.
+    pub(crate) refused: BTreeSet<Box<str>>,
     pub(crate) bytes: usize,
     /// What is charged to the tenant while the list exists.
     charge: OnceLock<Charge>,
@@ -58,7 +61,9 @@ impl List {
     fn memory(&self) -> usize {
         let names = self.entries.iter().map(|entry| entry.name.len() + size_of::<Entry>());
         let interfaces = self.interfaces.iter().map(|uri| uri.len() + size_of::<Box<str>>());
-        self.bytes + names.sum::<usize>() + interfaces.sum::<usize>() + size_of::<Self>()
+        let refused = self.refused.iter().map(|name| name.len() + size_of::<Box<str>>());
+        let texts = names.sum::<usize>() + interfaces.sum::<usize>() + refused.sum::<usize>();
+        self.bytes + texts + size_of::<Self>()
     }
 
     /// The position of the entry with this name.
@@ -75,7 +80,9 @@ impl Drop for Charge {
 
 impl PartialEq for List {
     fn eq(&self, other: &Self) -> bool {
-        self.entries == other.entries && self.interfaces == other.interfaces
+        self.entries == other.entries
+            && self.interfaces == other.interfaces
+            && self.refused == other.refused
     }
 }
 
@@ -92,6 +99,8 @@ pub(crate) struct Reading {
     pages: u32,
     /// The entries that are not offered, at most [`REPORTED_MAX`] of them.
     pub(crate) left_out: Vec<(Box<str>, LeftOut)>,
+    /// The definitions that are not the approved ones, at most [`ENTRIES_MAX`] of them.
+    pub(crate) differences: Vec<Difference>,
     /// The number of the request for the next page.
     pub(crate) request: u64,
     /// When the server has to have sent all pages.
@@ -103,8 +112,8 @@ pub(crate) struct Reading {
 impl Reading {
     pub(crate) fn new(request: u64, until: u64) -> Self {
         let (list, names) = (List::default(), HashSet::new());
-        let left_out = Vec::new();
-        Self { list, names, pages: 0, left_out, request, until, is_outdated: false }
+        let (left_out, differences) = (Vec::new(), Vec::new());
+        Self { list, names, pages: 0, left_out, differences, request, until, is_outdated: false }
     }
 
     /// Adds a page. Returns the cursor of the next one if that is to be read; `Err` if the result is no
@@ -112,6 +121,7 @@ impl Reading {
     pub(crate) fn add_page(
         &mut self,
         members: &Members,
+        pinned: &Pinned,
         child: usize,
         listed: Listed,
         result: &[u8],
@@ -133,15 +143,28 @@ impl Reading {
                     continue;
                 }
             };
-            if self.names.contains(&*exposed) {
+            if self.names.contains(&*exposed) || self.list.refused.contains(&**name) {
                 self.leave_out(name, LeftOut::Collides);
                 continue;
+            }
+            if self.list.entries.len() + self.list.refused.len() >= ENTRIES_MAX {
+                self.leave_out(name, LeftOut::TooMany);
+                is_full = true;
+                continue;
+            }
+            if let Some(difference) = pinned.difference(listed, name, entry.raw) {
+                let is_refused = difference.is_refused;
+                self.differences.push(difference);
+                if is_refused {
+                    self.list.refused.insert(name.as_ref().into());
+                    continue;
+                }
             }
             let raw = match exposed == **name {
                 true => entry.raw.to_owned(),
                 false => entry.with_name(listed, &exposed).unwrap_or_default(),
             };
-            if self.list.entries.len() >= ENTRIES_MAX || self.list.bytes + raw.len() > bytes_max {
+            if self.list.bytes + raw.len() > bytes_max {
                 self.leave_out(name, LeftOut::TooMany);
                 is_full = true;
                 continue;

@@ -6,6 +6,7 @@
 //! and tokens of what servers send.
 
 mod carried;
+mod pins;
 mod servers;
 
 pub(crate) use self::carried::Carried;
@@ -17,12 +18,14 @@ use protocol::{
     ErrorCode, Listed, Message, Method, Notification, Request, RequestId, Response, payload,
 };
 
+use self::pins::Approval;
 use crate::LeftOut;
 use crate::child::{Child, START_WAIT_MS, State};
 use crate::in_flight::{Asked, InFlight, error};
 use crate::list::{List, Reading};
 use crate::member::Members;
 use crate::paging::{self, Cursor};
+use crate::pins::{Difference, Pinned};
 use crate::resources::{self, Origins, Place};
 use crate::routes::{self, Route};
 
@@ -59,6 +62,8 @@ pub(crate) enum Event {
     ChildStateLost(usize),
     /// The link to a server had no room for a message.
     Unsent { child: usize, message: Message },
+    /// Other definitions are approved.
+    Pins(Arc<[Pinned]>),
     /// A timer has fired.
     Time,
 }
@@ -84,6 +89,10 @@ pub(crate) enum Effect {
 pub(crate) enum Report {
     /// An entry of a server's list is not offered.
     LeftOut { child: usize, listed: Listed, name: Box<str>, why: LeftOut },
+    /// A definition of a server is not the approved one.
+    Differs { child: usize, difference: Difference },
+    /// A request for a tool or a prompt was refused: its definition is not the approved one.
+    Withheld { child: usize },
     /// Another server's resource with this URI is offered instead.
     Hidden { child: usize, uri: Box<str> },
     /// A server is not available.
@@ -111,6 +120,8 @@ pub(crate) struct Setup {
 pub(crate) struct Machine {
     setup: Arc<Setup>,
     children: Vec<Child>,
+    /// The approved definitions, by server.
+    pins: Arc<[Pinned]>,
     /// The parameters of the session's `initialize`.
     client: Option<Bytes>,
     initialize: Initialize,
@@ -163,21 +174,29 @@ enum Until {
     AllStarted,
     /// The lists that are being read.
     Listed,
+    /// This list of this server, which says whether the request may be sent there.
+    ListOf(usize, Listed),
 }
 
 impl Machine {
     /// A machine whose servers are being started.
-    pub(crate) fn new(setup: Arc<Setup>, now: u64, effects: &mut Vec<Effect>) -> Self {
-        let mut machine = Self::unopened(setup, now);
+    pub(crate) fn new(
+        setup: Arc<Setup>,
+        pins: Arc<[Pinned]>,
+        now: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Self {
+        let mut machine = Self::unopened(setup, pins, now);
         machine.open_due(now, effects);
         machine
     }
 
-    fn unopened(setup: Arc<Setup>, now: u64) -> Self {
+    fn unopened(setup: Arc<Setup>, pins: Arc<[Pinned]>, now: u64) -> Self {
         let children = (0..setup.members.len()).map(|_| Child::new()).collect();
         Self {
             setup,
             children,
+            pins,
             client: None,
             initialize: Initialize::Missing,
             is_initialized: false,
@@ -228,6 +247,7 @@ impl Machine {
             Event::ChildReturned { child, request } => self.on_returned(child, request),
             Event::ChildStateLost(child) => self.children[child].note_state_lost(),
             Event::Unsent { child, message } => self.on_unsent(now, child, message, effects),
+            Event::Pins(pins) => self.on_pins(now, pins, effects),
             Event::Time => self.on_time(now, effects),
         }
     }
@@ -355,17 +375,20 @@ impl Machine {
     /// Begins to read the lists that are not known. Returns whether one is being read.
     fn read_lists(&mut self, now: u64, lists: &[Listed], effects: &mut Vec<Effect>) -> bool {
         for child in 0..self.children.len() {
-            for listed in lists {
-                if self.children[child].wants_list(now, *listed) {
-                    let (number, id) = self.own_id(&listed.method());
-                    let reading = Reading::new(number, now.saturating_add(LIST_MS));
-                    self.children[child].begin_reading(*listed, reading);
-                    let message = Request::new(id, listed.method(), None);
-                    effects.push(Effect::ToChild(child, message.into()));
-                }
-            }
+            lists.iter().for_each(|listed| self.read_list(now, child, *listed, effects));
         }
         self.is_reading(lists)
+    }
+
+    /// Begins to read a list of a server unless it is known, or was not sent a moment ago.
+    fn read_list(&mut self, now: u64, child: usize, listed: Listed, effects: &mut Vec<Effect>) {
+        if self.children[child].wants_list(now, listed) {
+            let (number, id) = self.own_id(&listed.method());
+            let reading = Reading::new(number, now.saturating_add(LIST_MS));
+            self.children[child].begin_reading(listed, reading);
+            let message = Request::new(id, listed.method(), None);
+            effects.push(Effect::ToChild(child, message.into()));
+        }
     }
 
     fn is_reading(&self, lists: &[Listed]) -> bool {
@@ -383,16 +406,16 @@ impl Machine {
                 return self.park(request, Until::Listed, effects);
             }
         }
-        self.route_by_known_lists(request, effects);
+        self.route_by_known_lists(now, request, effects);
     }
 
-    fn route_by_known_lists(&mut self, request: Request, effects: &mut Vec<Effect>) {
+    fn route_by_known_lists(&mut self, now: u64, request: Request, effects: &mut Vec<Effect>) {
         let route = match routes::of(&self.setup.members, &request) {
             Route::Uri(uri) => self.route_of_uri(&uri, &request),
             route => route,
         };
         match route {
-            Route::To { child, request } => self.send(child, request, false, effects),
+            Route::To { child, request } => self.send(now, child, request, false, effects),
             Route::Refused { code, text } => {
                 answer(effects, request.id.clone(), error(request.id, code, &text));
             }
@@ -425,6 +448,7 @@ impl Machine {
     /// Sends a request to a server, or keeps it until the server's start is over.
     fn send(
         &mut self,
+        now: u64,
         child: usize,
         request: Request,
         was_returned: bool,
@@ -449,7 +473,14 @@ impl Machine {
         } else if !self.in_flight.has_room() {
             Some("too many requests are in flight; try again later".to_owned())
         } else {
-            None
+            match self.approval(now, child, &request, effects) {
+                Approval::Given => None,
+                Approval::Awaits(listed) => {
+                    let until = Until::ListOf(child, listed);
+                    return self.keep(Waiting { request, until, was_returned }, effects);
+                }
+                Approval::Refused(text) => Some(text),
+            }
         };
         if let Some(text) = refused {
             let id = request.id.clone();
@@ -475,26 +506,30 @@ impl Machine {
     /// Continues with the requests that have waited for this.
     fn resume(&mut self, now: u64, until: Until, effects: &mut Vec<Effect>) {
         let waiting = std::mem::take(&mut self.waiting);
-        let is_over = |waiting: &Waiting| {
-            waiting.until == until
-                && match until {
-                    Until::Started(child) => !self.children[child].is_starting(),
-                    Until::AllStarted => !self.awaits_starts(now),
-                    Until::Listed => !self.is_reading(lists_for(&waiting.request)),
-                }
+        let is_over = |waiting: &Waiting| match (waiting.until, until) {
+            (Until::ListOf(child, listed), Until::Listed) => {
+                !self.children[child].is_reading(listed)
+            }
+            (waits_for, until) if waits_for != until => false,
+            (Until::Started(child), _) => !self.children[child].is_starting(),
+            (Until::AllStarted, _) => !self.awaits_starts(now),
+            (Until::Listed, _) => !self.is_reading(lists_for(&waiting.request)),
+            (Until::ListOf(..), _) => false,
         };
         let (ready, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_over);
         self.waiting = waiting;
         for Waiting { request, until, was_returned } in ready {
             match (until, Listed::of(&request.method)) {
                 // It has the server's own name already.
-                (Until::Started(child), _) => self.send(child, request, was_returned, effects),
+                (Until::Started(child) | Until::ListOf(child, _), _) => {
+                    self.send(now, child, request, was_returned, effects);
+                }
                 (Until::AllStarted, Some(listed)) => self.list(now, request, listed, effects),
                 (Until::AllStarted, None) => self.route(now, request, effects),
                 // What was read is the answer, also if it has changed since: otherwise a server could
                 // hold the answer back by changes.
                 (Until::Listed, Some(listed)) => self.answer_list(request, listed, effects),
-                (Until::Listed, None) => self.route_by_known_lists(request, effects),
+                (Until::Listed, None) => self.route_by_known_lists(now, request, effects),
             }
         }
     }

@@ -166,6 +166,11 @@ impl Members {
         with_prefix.or_else(|| self.0.iter().position(|member| member.prefix.is_empty()))
     }
 
+    /// Whether the only backend may offer an entry with this name of the server's own.
+    pub fn offers(&self, listed: Listed, own: &str) -> bool {
+        self.exposed(0, listed, own).is_ok()
+    }
+
     /// The name under which an entry of this backend is listed.
     pub(crate) fn exposed(&self, at: usize, listed: Listed, own: &str) -> Result<String, LeftOut> {
         let member = &self.0[at];

@@ -48,11 +48,40 @@ pub(crate) static STRAY: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Definitions that are not the approved ones.
+static DIFFERENCES: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_catalog_unpinned_definitions_total",
+        "Definitions of tools, prompts and instructions that are not the pinned ones, each once.",
+        &["pinned", "refused"],
+    )
+});
+
+/// Requests for tools and prompts whose definitions are not the approved ones.
+pub(crate) static WITHHELD: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_catalog_unpinned_requests_refused_total",
+        "Requests for tools and prompts that were refused because their definitions are not pinned.",
+    )
+});
+
+/// Counts a definition that is not the approved one. `is_pinned`: another definition is approved.
+pub(crate) fn count_difference(is_pinned: bool, is_refused: bool) {
+    DIFFERENCES.with_label_values(&[label(is_pinned), label(is_refused)]).inc();
+}
+
+fn label(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
 /// Registers every metric with the value zero, so that a rate includes the first event.
 pub fn register_all() {
     LazyLock::force(&UNAVAILABLE);
-    for counter in [&FAILURES, &LISTS_FAILED, &STRAY] {
+    for counter in [&FAILURES, &LISTS_FAILED, &STRAY, &WITHHELD] {
         LazyLock::force(counter);
+    }
+    for [pinned, refused] in [[false, false], [false, true], [true, false], [true, true]] {
+        DIFFERENCES.with_label_values(&[label(pinned), label(refused)]);
     }
     for reason in LeftOut::ALL {
         LEFT_OUT.with_label_values(&[reason.label()]);

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tenants::{PATTERN_BYTES_MAX, Pattern};
 
 use crate::member::{Kind, Rules, SEPARATOR};
+use crate::pins::Pin;
 
 /// Longest prefix, in bytes: clients add one of their own, and a name has 64 bytes.
 const PREFIX_BYTES_MAX: usize = 24;
@@ -30,6 +31,8 @@ pub struct MemberSettings {
     pub allow_resources: Vec<String>,
     /// Resources that are not offered.
     pub deny_resources: Vec<String>,
+    /// What a tool, a prompt or instructions lead to whose definition is not the one in `node.pins_dir`.
+    pub pin: Pin,
 }
 
 impl MemberSettings {
@@ -37,6 +40,30 @@ impl MemberSettings {
     pub fn is_plain(&self) -> bool {
         self.prefix.as_deref().is_none_or(str::is_empty)
             && Self { prefix: None, ..self.clone() } == Self::default()
+    }
+
+    /// What identifies the backend beside its server. `pin` does not: the sessions of clients and servers go on
+    /// when it changes.
+    pub fn identity(&self) -> serde_json::Value {
+        let Self {
+            prefix,
+            allow_tools,
+            deny_tools,
+            allow_prompts,
+            deny_prompts,
+            allow_resources,
+            deny_resources,
+            pin: _,
+        } = self;
+        serde_json::json!({
+            "prefix": prefix,
+            "allow_tools": allow_tools,
+            "deny_tools": deny_tools,
+            "allow_prompts": allow_prompts,
+            "deny_prompts": deny_prompts,
+            "allow_resources": allow_resources,
+            "deny_resources": deny_resources,
+        })
     }
 
     /// The prefix of a backend with this name, which is one of several or the only one.

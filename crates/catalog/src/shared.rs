@@ -14,6 +14,8 @@ use crate::LeftOut;
 use crate::list::List;
 use crate::machine::{Report, Setup};
 use crate::metrics;
+use crate::noted_differences::NotedDifferences;
+use crate::pins::{Deviation, Difference, Part, Pinning};
 
 /// Most entries that are logged as left out, or as hidden; further ones only count in metrics.
 const NOTED_MAX: usize = 500;
@@ -27,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) setup: Arc<Setup>,
     lists: Mutex<Lists>,
     noted: Mutex<Noted>,
+    differences: Mutex<NotedDifferences>,
+    pub(crate) pinning: Pinning,
     /// Whether the settings have another catalog in place of this one.
     is_retired: AtomicBool,
 }
@@ -53,10 +57,12 @@ struct Server {
 }
 
 impl Shared {
-    pub(crate) fn new(setup: Setup) -> Self {
+    pub(crate) fn new(setup: Setup, pinning: Pinning) -> Self {
         let servers = (0..setup.members.len()).map(|_| Server::default()).collect();
         Self {
+            differences: Mutex::new(NotedDifferences::new(setup.members.len())),
             setup: Arc::new(setup),
+            pinning,
             lists: Mutex::default(),
             noted: Mutex::new(Noted { entries: BTreeSet::new(), servers }),
             is_retired: AtomicBool::new(false),
@@ -103,6 +109,8 @@ impl Shared {
                     self.note(child, &format!("{what} {name:?} is left out: {}", why.text()));
                 }
             }
+            Report::Differs { child, difference } => self.report_difference(child, difference),
+            Report::Withheld { .. } => metrics::WITHHELD.inc(),
             Report::Hidden { child, uri } => {
                 let uri: String = uri.chars().take(100).collect();
                 let text = format!("resource {uri:?} is left out: another server has this URI");
@@ -140,6 +148,39 @@ impl Shared {
             }
             Report::Stray { .. } => metrics::STRAY.inc(),
         }
+    }
+
+    /// Reports a definition that is not the approved one, once.
+    fn report_difference(&self, child: usize, difference: Difference) {
+        let now = Instant::now();
+        if !lock(&self.differences).is_new(now, child, &difference) {
+            return;
+        }
+        let Difference { part, name, approved, found, is_refused } = &difference;
+        metrics::count_difference(approved.is_some(), *is_refused);
+        let (tenant, server) = self.names(child);
+        let (what, approved) = (part.as_str(), approved.map(|approved| approved.to_string()));
+        tracing::warn!(
+            tenant, server, what, name, approved, %found, is_refused,
+            "a definition of a server is not the pinned one; review it, and run `roundhouse pin {tenant}`"
+        );
+        let of_what = match part {
+            Part::Instructions => "instructions".to_owned(),
+            Part::Entry(_) => format!("{what} {name:?}"),
+        };
+        let effect = if *is_refused { "left out" } else { "offered, though it differs" };
+        let why = if approved.is_some() { "not the pinned one" } else { "not pinned" };
+        let text = format!("`{server}`: {of_what} is {effect}: its definition is {why}");
+        let mut noted = lock(&self.noted);
+        if noted.entries.len() < NOTED_MAX {
+            noted.entries.insert(text);
+        }
+        drop(noted);
+        (self.pinning.observer)(Deviation {
+            tenant: Arc::clone(&self.setup.name),
+            backend: Arc::clone(&self.setup.members.get(child).name),
+            difference,
+        });
     }
 
     /// What an operator should know: which servers are not available, and what is not offered.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::raw::{Edits, Needle, Object, array, elements, may_hold};
 
 /// What the entries of a list are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Listed {
     /// Tools, by name.
     Tool = 0,

@@ -184,6 +184,7 @@ impl Plan {
         let collector = self.settings.otlp.clone();
         let settings = audit::Settings { collector, ..self.settings.audit.clone() };
         let audit = Audit::start(&settings, &node, labels.clone())?;
+        self.pin_records.write_to(audit.recorder());
         Ok(Reporting { access_log, node, labels, audit, traces })
     }
 

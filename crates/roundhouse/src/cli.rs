@@ -145,6 +145,9 @@ pub enum Command {
     /// Make a token for operators of the admin port, and add its SHA-256 to a settings file. The token
     /// is printed once, and stored nowhere.
     AdminKey(AdminKey),
+    /// Write the fingerprints of what a tenant's servers say of their tools and prompts into
+    /// `node.pins_dir`, for backends with `pin`. Starts the servers and stops them.
+    Pin(Pin),
     /// A command that asks a running node.
     #[command(flatten)]
     Operator(OperatorCommand),
@@ -238,6 +241,30 @@ pub struct Import {
     /// created if it is not there. Its comments and its order stay.
     #[arg(long, value_name = "FILE")]
     pub into: Option<PathBuf>,
+}
+
+/// `roundhouse pin`.
+#[derive(Debug, Args)]
+#[command(after_help = help(
+    "  roundhouse pin team\n  roundhouse pin team --show\n  \
+     roundhouse pin team --check --config /etc/roundhouse/roundhouse.toml\n"
+))]
+pub struct Pin {
+    /// The tenant.
+    pub tenant: String,
+    /// The settings file (TOML).
+    #[arg(long, value_name = "FILE", default_value = "roundhouse.toml")]
+    pub config: PathBuf,
+    /// A backend of the tenant; may be repeated. The fingerprints of others stay as they are. Without this
+    /// option all backends with `pin` are asked.
+    #[arg(long, value_name = "NAME")]
+    pub backend: Vec<String>,
+    /// Write nothing; exit with 1 if something differs.
+    #[arg(long)]
+    pub check: bool,
+    /// Print each new or changed definition.
+    #[arg(long)]
+    pub show: bool,
 }
 
 /// `roundhouse key`.

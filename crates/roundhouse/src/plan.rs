@@ -12,7 +12,7 @@ use backends::http::HttpBackend;
 use backends::sandbox::{Protections, Sandbox};
 use backends::stdio::{Children, RunAs, StdioBackend, StdioSettings};
 use backends::{Backend, Backends};
-use catalog::{Catalog, Members};
+use catalog::{Catalog, Members, Pinning, TenantPins};
 use store::Store;
 use telemetry::TenantLabels;
 use tenants::{Tenant, Tenants};
@@ -20,6 +20,7 @@ use tenants::{Tenant, Tenants};
 use crate::certificates::{self, Certificates};
 use crate::homes::{Home, StateDir};
 use crate::node_variables::NodeVariables;
+use crate::pins::{self, PinRecords};
 use crate::records::Records;
 use crate::reload::Reloading;
 use crate::sandbox::Machine;
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) children: Children,
     pub(crate) budgets: Budgets,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) pin_records: PinRecords,
 }
 
 /// Everything that a node needs to start.
@@ -67,6 +69,9 @@ pub(crate) struct Plan {
     pub(crate) cluster: cluster::Settings,
     pub(crate) tenants: Tenants,
     pub(crate) backends: Backends,
+    /// The pins of the tenants with catalogs, which sessions follow.
+    pub(crate) pins: BTreeMap<String, TenantPins>,
+    pub(crate) pin_records: PinRecords,
     pub(crate) children: Children,
     /// What this machine grants to stdio servers.
     pub(crate) protections: Protections,
@@ -118,14 +123,16 @@ impl Plan {
         };
         let unusable = programs::unusable(&settings, &problems);
         let variables = NodeVariables::of_process();
-        let (children, budgets, store) = match base {
+        let (children, budgets, store, pin_records) = match base {
             Base::Start { store } => {
                 catalog::register_all();
                 let limits = settings.node.children.clone();
                 let children = Children::new(limits, guard, variables.all());
-                (children, Budgets::of(&settings), store)
+                (children, Budgets::of(&settings), store, PinRecords::default())
             }
-            Base::Running(Shared { children, budgets, store }) => (children, budgets, Some(store)),
+            Base::Running(Shared { children, budgets, store, pin_records }) => {
+                (children, budgets, Some(store), pin_records)
+            }
         };
         let state_dir = StateDir::choose(&settings.node.state_dir, &variables);
         problems.ok_or_add(state_dir.check());
@@ -134,6 +141,8 @@ impl Plan {
         let secrets = Secrets::of(&settings);
         let kinds = Kinds {
             natives,
+            settings: &settings,
+            pin_records: &pin_records,
             children: &children,
             machine: &machine,
             default_sandbox,
@@ -146,6 +155,7 @@ impl Plan {
         };
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
+        let mut pins = BTreeMap::new();
         for (name, written) in &settings.tenants {
             let tenant = problems.ok_or_add(with_secret(name, &written.tenant, &secrets));
             let Some(tenant) = tenant else { continue };
@@ -166,7 +176,10 @@ impl Plan {
                 }
             }
             match backend_of(name, written, mounted.get(name), &kinds, &mut homes) {
-                Ok(backend) => backends.push((Arc::from(name.as_str()), backend)),
+                Ok(Served { backend, pins: of_tenant }) => {
+                    backends.push((Arc::from(name.as_str()), backend));
+                    pins.extend(of_tenant.map(|of_tenant| (name.clone(), of_tenant)));
+                }
                 Err(all) => all.into_iter().for_each(|problem| problems.add(problem)),
             }
         }
@@ -251,6 +264,8 @@ impl Plan {
             cluster,
             tenants,
             backends,
+            pins,
+            pin_records,
             children,
             protections: machine.for_all(),
             findings: found,
@@ -269,6 +284,8 @@ impl Plan {
 /// The context from which each kind of backend is made.
 struct Kinds<'a> {
     natives: &'a Named,
+    settings: &'a Settings,
+    pin_records: &'a PinRecords,
     children: &'a Children,
     machine: &'a Machine,
     default_sandbox: Sandbox,
@@ -440,6 +457,19 @@ fn hosts_of_others(tenants: &[Tenant], own: &[String]) -> Vec<(String, String)> 
     found
 }
 
+/// What serves a tenant.
+struct Served {
+    backend: Arc<dyn Backend>,
+    /// Those of a catalog.
+    pins: Option<TenantPins>,
+}
+
+impl Served {
+    fn alone(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, pins: None }
+    }
+}
+
 /// What serves a tenant: its only backend, or a catalog of all.
 fn backend_of(
     tenant: &str,
@@ -447,16 +477,16 @@ fn backend_of(
     mounted: Option<&Arc<dyn Backend>>,
     kinds: &Kinds<'_>,
     homes: &mut Vec<Home>,
-) -> Result<Arc<dyn Backend>, Vec<String>> {
+) -> Result<Served, Vec<String>> {
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
-        (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
+        (Some(mounted), None, _) => Ok(Served::alone(Arc::clone(mounted))),
         (None, None, _) => Err(vec![format!(
             "`tenants.{tenant}.backends` has no backend; write one, as in \
              [tenants.{tenant}.backends.main]"
         )]),
         (None, Some((name, backend)), None) if backend.member().is_plain() => {
-            kinds.open(tenant, name, backend, homes)
+            kinds.open(tenant, name, backend, homes).map(Served::alone)
         }
         (None, ..) => catalog_of(tenant, written, kinds, homes),
         (Some(_), ..) => Err(vec![format!(
@@ -472,7 +502,7 @@ fn catalog_of(
     written: &TenantSettings,
     kinds: &Kinds<'_>,
     homes: &mut Vec<Home>,
-) -> Result<Arc<dyn Backend>, Vec<String>> {
+) -> Result<Served, Vec<String>> {
     let mut wrong = Vec::new();
     let member = |(name, backend): (&'_ String, &'_ BackendSettings)| {
         (name.clone(), backend.member().clone())
@@ -490,16 +520,18 @@ fn catalog_of(
             Err(all) => wrong.extend(all),
         }
     }
+    let pins = pins::of_tenant(kinds.settings, tenant, written);
+    let pins = pins.map_err(|all| wrong.extend(all));
     let start_secs = written.backends.values().filter_map(|backend| match backend {
         BackendSettings::Stdio(stdio) => stdio.program.start_secs,
         BackendSettings::Http(_) | BackendSettings::Native(_) => None,
     });
     let start_secs = start_secs.chain([kinds.start_secs]).max().unwrap_or(kinds.start_secs);
-    match members {
-        Ok(members) if wrong.is_empty() => {
-            let start = Duration::from_secs(start_secs.saturating_add(1));
-            Ok(Arc::new(Catalog::new(tenant, members, backends, start)))
-        }
-        _ => Err(wrong),
-    }
+    let (Ok(members), Ok(pins), true) = (members, pins, wrong.is_empty()) else {
+        return Err(wrong);
+    };
+    let start = Duration::from_secs(start_secs.saturating_add(1));
+    let pinning = Pinning { pins: pins.clone(), observer: kinds.pin_records.observer() };
+    let catalog = Catalog::new(tenant, members, backends, start, pinning);
+    Ok(Served { backend: Arc::new(catalog), pins: Some(pins) })
 }

@@ -25,8 +25,8 @@ use crate::settings::{
 };
 use crate::signals::Signals;
 use crate::{
-    Node, Roundhouse, added_tenants, certificates, demo, homes, operator_commands, sandbox,
-    started_servers,
+    Node, Roundhouse, added_tenants, certificates, demo, homes, operator_commands, pin_command,
+    sandbox, started_servers,
 };
 
 /// Runs the command until it is done or the process is asked to stop.
@@ -38,6 +38,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Add(add) => self::add(add),
         Command::Import(import) => self::import(&import),
         Command::Key(key) => self::key(&key),
+        Command::Pin(pin) => print(&pin_command::run(&pin)?),
         Command::AdminKey(key) => admin_key(&key),
         Command::Operator(command) => print(&operator_commands::run(&command)?),
     }

@@ -54,7 +54,8 @@ impl<'a> SettingsFile<'a> {
         let tables = if text.is_empty() { tables.trim_start() } else { tables };
         let new = format!("{text}{gap}{tables}");
         let findings = check(file, &new)?;
-        replace(target, &new).with_context(|| format!("{} cannot be written", file.display()))?;
+        replace(target, &new, MODE)
+            .with_context(|| format!("{} cannot be written", file.display()))?;
         Ok(findings)
     }
 }
@@ -79,24 +80,26 @@ fn folder_of(file: &Path) -> PathBuf {
     }
 }
 
-/// Replaces the file in one step: another process sees the old text or the new one.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+/// Replaces the file in one step: another process sees the old text or the new one. `mode`: the permissions of
+/// a new file.
+pub(crate) fn replace(file: &Path, text: &str, mode: u32) -> std::io::Result<()> {
     let folder = folder_of(file);
     let mut name = std::ffi::OsString::from(".");
     name.push(file.file_name().unwrap_or_default());
     name.push(format!(".{}", std::process::id()));
     let beside = folder.join(name);
-    let written = write_beside(file, &beside, text).and_then(|()| std::fs::rename(&beside, file));
+    let written =
+        write_beside(file, &beside, text, mode).and_then(|()| std::fs::rename(&beside, file));
     if written.is_err() {
         let _ = std::fs::remove_file(&beside);
     }
     written
 }
 
-fn write_beside(file: &Path, beside: &Path, text: &str) -> std::io::Result<()> {
+fn write_beside(file: &Path, beside: &Path, text: &str, mode: u32) -> std::io::Result<()> {
     use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
     let mut options = std::fs::OpenOptions::new();
-    let mut new = options.write(true).create_new(true).mode(MODE).open(beside)?;
+    let mut new = options.write(true).create_new(true).mode(mode).open(beside)?;
     if let Ok(old) = std::fs::metadata(file) {
         // Only root may give a file to another user.
         let _ = std::os::unix::fs::fchown(&new, Some(old.uid()), Some(old.gid()));

@@ -5,20 +5,14 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backends::{Backend, Link, LinkEvent, LinkSender};
-use protocol::{Message, Method, Notification, Request, RequestId, Response, Revision, SessionId};
+use backends::Backend;
+use protocol::Listed;
 use serde_json::json;
 use tokio::time::timeout;
 
+use crate::asked_server::AskedServer;
 use crate::plan::Plan;
 use crate::settings::{BackendSettings, Settings};
-
-/// Most pages of tools that are read of a server.
-const PAGES_MAX: usize = 100;
-
-/// The reason for a program that sends `initialize`, which no server does.
-const SENT_BACK: &str =
-    "sent our own `initialize` back; it is not an MCP server: check `command` and `args`";
 
 /// The result for all tenants.
 pub(crate) struct Started {
@@ -94,7 +88,7 @@ impl<'a> Skipped<'a> {
 }
 
 /// How long a start of the tenant's server may take, and the key of that setting.
-fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
+pub(crate) fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
     let backends = settings.tenants.get(tenant).into_iter().flat_map(|t| &t.backends);
     let own = backends.filter_map(|(name, backend)| match backend {
         BackendSettings::Stdio(stdio) => Some((name, stdio.program.start_secs?)),
@@ -114,106 +108,13 @@ struct Tools {
 }
 
 async fn tools(backend: &Arc<dyn Backend>) -> Result<Tools, String> {
-    let session = SessionId::parse("check").ok_or("no session id")?;
-    let mut opened = Opened { link: backend.open(&session), next_id: 0 };
-    let tools = opened.list_tools().await;
-    opened.link.end();
-    tools
-}
-
-/// A link whose server is asked one request after another.
-struct Opened {
-    link: Link,
-    next_id: i64,
-}
-
-impl Opened {
-    /// Opens a session with the server, and lists its tools.
-    async fn list_tools(&mut self) -> Result<Tools, String> {
-        let params = json!({
-            "protocolVersion": Revision::NEWEST_STABLE.as_str(),
-            "capabilities": {},
-            "clientInfo": { "name": "roundhouse check", "version": env!("CARGO_PKG_VERSION") },
-        });
-        let result = self.call(Method::Initialize, Some(params)).await?;
-        let result: serde_json::Value = serde_json::from_slice(&result).unwrap_or_default();
-        let text = |path| result.pointer(path).and_then(serde_json::Value::as_str).unwrap_or("?");
-        let server = format!("{} {}", text("/serverInfo/name"), text("/serverInfo/version"));
-        self.send(Message::Notification(Notification::new(Method::Initialized, None)))?;
-        let mut names = Vec::new();
-        if result.pointer("/capabilities/tools").is_none() {
-            return Ok(Tools { server, names });
-        }
-        let mut cursor: Option<String> = None;
-        for _ in 0..PAGES_MAX {
-            let params = cursor.map(|cursor| json!({ "cursor": cursor }));
-            let page = protocol::header_params::tools(&self.call(Method::ToolsList, params).await?);
-            names.extend(page.tools.into_iter().map(|tool| tool.name));
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        Ok(Tools { server, names })
-    }
-
-    fn sender(&self) -> &LinkSender {
-        &self.link.sender
-    }
-
-    fn send(&self, message: Message) -> Result<(), String> {
-        self.sender().send(message).map_err(|error| error.to_string())
-    }
-
-    /// Sends a request and waits for its response. Requests of the server are refused, and other
-    /// messages ignored.
-    async fn call(
-        &mut self,
-        method: Method,
-        params: Option<serde_json::Value>,
-    ) -> Result<bytes::Bytes, String> {
-        self.next_id += 1;
-        let id = RequestId::from(self.next_id);
-        let name = method.as_str().to_owned();
-        let params = params.map(|params| params.to_string());
-        let request = Request::new(id.clone(), method, params.as_deref().map(str::as_bytes));
-        self.send(Message::Request(request))?;
-        while let Some(event) = self.link.events.next().await {
-            let event = match event {
-                LinkEvent::Positioned { message: Some(message), about, .. } => {
-                    LinkEvent::Message { message, about }
-                }
-                event => event,
-            };
-            match event {
-                LinkEvent::Message { message: Message::Response(response), .. }
-                    if response.id.as_ref() == Some(&id) =>
-                {
-                    return response.outcome().map_err(|error| {
-                        format!(
-                            "answered `{name}` with the error {}",
-                            String::from_utf8_lossy(&error)
-                        )
-                    });
-                }
-                LinkEvent::Message { message: Message::Request(request), .. } => {
-                    if request.method == Method::Initialize {
-                        return Err(SENT_BACK.to_owned());
-                    }
-                    let refused = Response::error(Some(request.id), -32601, "not supported", None);
-                    self.send(Message::Response(refused))?;
-                }
-                LinkEvent::Down { reason } => return Err(reason),
-                LinkEvent::Up
-                | LinkEvent::Message { .. }
-                | LinkEvent::Positioned { .. }
-                | LinkEvent::Saved { .. }
-                | LinkEvent::Returned { .. }
-                | LinkEvent::StateLost
-                | LinkEvent::RoomWanted
-                | LinkEvent::Retired => {}
-            }
-        }
-        Err("the server ended".into())
-    }
+    let mut asked = AskedServer::open(&**backend, "roundhouse check", json!({})).await?;
+    let pages = asked.list(Listed::Tool).await;
+    let welcome: serde_json::Value = serde_json::from_slice(asked.welcome()).unwrap_or_default();
+    asked.end();
+    let text = |path| welcome.pointer(path).and_then(serde_json::Value::as_str).unwrap_or("?");
+    let server = format!("{} {}", text("/serverInfo/name"), text("/serverInfo/version"));
+    let pages = pages?;
+    let tools = pages.iter().flat_map(|page| protocol::header_params::tools(page).tools);
+    Ok(Tools { server, names: tools.map(|tool| tool.name).collect() })
 }

@@ -10,6 +10,7 @@ use protocol::{ErrorCode, Request, RequestId, Response};
 
 use super::{Effect, Initialize, Machine, Report, Setup, Until, Waiting};
 use super::{answer, error};
+use crate::pins::Pinned;
 use crate::saved::{Saved, ServerState};
 
 /// What a former owner's machine has left.
@@ -24,11 +25,12 @@ impl Machine {
     /// A machine that goes on where that of a former owner was.
     pub(crate) fn carry_on(
         setup: Arc<Setup>,
+        pins: Arc<[Pinned]>,
         Carried { saved, calls }: Carried,
         now: u64,
         effects: &mut Vec<Effect>,
     ) -> Self {
-        let mut machine = Self::unopened(setup, now);
+        let mut machine = Self::unopened(setup, pins, now);
         machine.promised = Some(saved.result);
         for (child, state) in machine.children.iter_mut().zip(saved.servers) {
             child.is_carried = matches!(state, ServerState::Saved(_));

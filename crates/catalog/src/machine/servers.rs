@@ -95,8 +95,10 @@ impl Machine {
             return;
         };
         let is_first = !self.children[child].is_settled;
-        self.children[child].note_ready(now, result, &read);
+        let difference = self.children[child].note_ready(now, result, &read, &self.pins[child]);
         effects.push(Effect::Report(Report::Ready { child, is_first }));
+        let differs = |difference| Effect::Report(Report::Differs { child, difference });
+        effects.extend(difference.map(differs));
         if self.is_initialized {
             let initialized = Notification::new(Method::Initialized, None);
             effects.push(Effect::ToChild(child, initialized.into()));
@@ -171,7 +173,13 @@ impl Machine {
         }
     }
 
-    fn tell_change(&mut self, now: u64, child: usize, listed: Listed, effects: &mut Vec<Effect>) {
+    pub(super) fn tell_change(
+        &mut self,
+        now: u64,
+        child: usize,
+        listed: Listed,
+        effects: &mut Vec<Effect>,
+    ) {
         // Resources and templates have one notification.
         if self.children[child].note_changed(now, listed) && listed != Listed::Template {
             let message = Notification::new(listed.changed(), None).into();
@@ -312,7 +320,10 @@ impl Machine {
         let (setup, left) = (self.setup.clone(), LISTS_BYTES_MAX.saturating_sub(used - own));
         let Some(reading) = self.children[child].reading(listed) else { return };
         let next = match response.outcome() {
-            Ok(result) => reading.add_page(&setup.members, child, listed, &result, left),
+            Ok(result) => {
+                let pinned = &self.pins[child];
+                reading.add_page(&setup.members, pinned, child, listed, &result, left)
+            }
             // A server need not have each list of a capability.
             Err(error) if is_unknown_method(&error) => Ok(None),
             Err(_) => Err(()),
@@ -337,6 +348,9 @@ impl Machine {
         effects.push(Effect::ListRead { child, listed, list });
         for (name, why) in reported.left_out {
             effects.push(Effect::Report(Report::LeftOut { child, listed, name, why }));
+        }
+        for difference in reported.differences {
+            effects.push(Effect::Report(Report::Differs { child, difference }));
         }
         self.resume(now, Until::Listed, effects);
         if reported.is_outdated {

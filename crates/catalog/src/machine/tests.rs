@@ -7,6 +7,7 @@ use super::*;
 use crate::MemberSettings;
 
 mod carried;
+mod pins;
 
 /// A machine, and what it has sent.
 struct Bench {
@@ -34,8 +35,9 @@ impl Bench {
         let plain = MemberSettings::default();
         let members = Members::new(names.iter().map(|name| (*name, &plain))).unwrap();
         let setup = Setup { name: "acme".into(), members, start_ms: 60_000 };
+        let pins = vec![Pinned::default(); names.len()].into();
         let mut effects = Vec::new();
-        let machine = Machine::new(Arc::new(setup), 0, &mut effects);
+        let machine = Machine::new(Arc::new(setup), pins, 0, &mut effects);
         Self { machine, effects, now: 0, next_id: 0 }
     }
 

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use catalog::Pin;
+
 use super::watched::files_of;
-use crate::settings::Settings;
+use crate::settings::{Settings, TenantSettings};
 
 /// Most names that a log line has.
 const NAMES_SHOWN_MAX: usize = 20;
@@ -34,7 +36,7 @@ impl Changes {
                 None => drop(changes.added.insert(name.clone())),
                 Some(former) => {
                     let is_replaced =
-                        former.backends != written.backends || has_rotated(name, written);
+                        has_other_servers(former, written) || has_rotated(name, written);
                     if is_replaced {
                         changes.replaced.insert(name.clone());
                     }
@@ -68,6 +70,26 @@ impl Changes {
     }
 }
 
+/// Whether the servers differ, or how they are offered. What is approved of them can be changed while they run,
+/// if they are a catalog.
+fn has_other_servers(former: &TenantSettings, new: &TenantSettings) -> bool {
+    if former.backends == new.backends {
+        return false;
+    }
+    let unpinned = |tenant: &TenantSettings| {
+        let mut backends = tenant.backends.clone();
+        let is_only = backends.len() == 1;
+        for backend in backends.values_mut() {
+            let pin = &mut backend.member_mut().pin;
+            // The only server of a tenant is a catalog if it has pins.
+            let is_catalog = is_only && *pin != Pin::Off;
+            *pin = if is_catalog { Pin::Warn } else { Pin::Off };
+        }
+        backends
+    };
+    unpinned(former) != unpinned(new)
+}
+
 /// Warns of settings that differ and are not applied.
 pub(super) fn warn_of_other_changes(running: &Settings, new: &Settings) {
     let keys = running.keys_changed_in(new);
@@ -91,7 +113,6 @@ fn shown<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::TenantSettings;
 
     #[test]
     fn tenants_are_added_changed_and_removed() {

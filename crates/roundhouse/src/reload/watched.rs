@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::secrets;
 use crate::settings::{BackendSettings, Digests, FILE_BYTES_MAX, Settings, TenantSettings, folder};
+use crate::{pins, secrets};
 
 /// The files of which the settings of a node are made: the settings file, the files of the folder of
 /// tenants, the files that tenants name, and the token of operators.
@@ -23,6 +23,7 @@ impl Watched {
             let secret = tenant.tenant.oauth.client_secret.expose().to_owned();
             let secret = std::iter::once(&secret);
             files.extend(secrets::files_of(&settings.node.secrets_dir, name, secret));
+            files.extend(pins::used_file_of(settings, name, tenant));
             files
         });
         let token = Some(&settings.admin.token_file).filter(|file| !file.as_os_str().is_empty());

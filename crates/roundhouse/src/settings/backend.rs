@@ -137,6 +137,15 @@ impl BackendSettings {
         }
     }
 
+    /// The same.
+    pub(crate) fn member_mut(&mut self) -> &mut MemberSettings {
+        match self {
+            Self::Stdio(stdio) => &mut stdio.member,
+            Self::Http(http) => &mut http.member,
+            Self::Native(native) => &mut native.member,
+        }
+    }
+
     /// Identifies the servers of a tenant: that of the only backend, or of a catalog those of all, and
     /// how its names begin.
     pub(crate) fn definition_of_all(backends: &BTreeMap<String, Self>) -> Option<Definition> {
@@ -146,8 +155,8 @@ impl BackendSettings {
             return Some(first.definition());
         }
         let of = |(name, backend): (&String, &Self)| {
-            let (definition, member) = (backend.definition().0, backend.member());
-            serde_json::json!([name, member, definition])
+            let (definition, identity) = (backend.definition().0, backend.member().identity());
+            serde_json::json!([name, identity, definition])
         };
         let all: Vec<_> = backends.iter().map(of).collect();
         Some(definition_of(&serde_json::json!(["catalog", all])))

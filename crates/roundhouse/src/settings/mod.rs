@@ -85,6 +85,9 @@ pub struct NodeSettings {
     /// The directory with a directory for each tenant, in which each file is a secret of this tenant.
     /// Empty for none. A relative path begins at the folder of the settings file.
     pub secrets_dir: PathBuf,
+    /// The directory with the approved definitions of tenants' servers: the file `TENANT.toml` of each tenant
+    /// that has `pin`, which `roundhouse pin` writes. A relative path begins at the folder of the settings file.
+    pub pins_dir: PathBuf,
     /// The most bytes that the sessions of all tenants keep for clients and servers.
     pub session_bytes_max: usize,
     /// Whether stdio servers are separated from the node and from each other, where their backend
@@ -113,6 +116,7 @@ impl Default for NodeSettings {
             reload_secs: 2,
             tenants_dir: PathBuf::new(),
             secrets_dir: PathBuf::new(),
+            pins_dir: PathBuf::from("pins"),
             session_bytes_max: 1 << 30,
             sandbox: Sandbox::Auto,
             tenant_metrics_max: 100,
@@ -184,8 +188,8 @@ impl Settings {
     /// certificates and the credentials of operators.
     pub(crate) fn with_tenants_of(&self, other: Self) -> Self {
         let keeps_tls = self.keeps_tls_in(&other);
-        let NodeSettings { tenants_dir, secrets_dir, .. } = other.node;
-        let node = NodeSettings { tenants_dir, secrets_dir, ..self.node.clone() };
+        let NodeSettings { tenants_dir, secrets_dir, pins_dir, .. } = other.node;
+        let node = NodeSettings { tenants_dir, secrets_dir, pins_dir, ..self.node.clone() };
         let credentials = other.admin.credentials;
         let admin = front::AdminSettings { credentials, ..self.admin.clone() };
         let mut settings = Self { tenants: other.tenants, node, admin, ..self.clone() };
@@ -207,7 +211,7 @@ impl Settings {
             let mut keys = BTreeMap::new();
             shape::leaves("", &Self { tenants: BTreeMap::new(), ..settings.clone() }, &mut keys);
             let is_applied = |key: &str| {
-                matches!(key, "node.tenants_dir" | "node.secrets_dir")
+                matches!(key, "node.tenants_dir" | "node.secrets_dir" | "node.pins_dir")
                     || key.starts_with("admin.credentials")
                     || (keeps_tls && key.starts_with("front.tls."))
             };

@@ -76,6 +76,7 @@ impl Settings {
         if !settings.node.secrets_dir.as_os_str().is_empty() {
             settings.node.secrets_dir = folder::beside(file, &settings.node.secrets_dir);
         }
+        settings.node.pins_dir = folder::beside(file, &settings.node.pins_dir);
         problems.end_reading();
         Reading { settings, problems, digests }
     }

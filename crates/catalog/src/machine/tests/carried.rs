@@ -18,12 +18,12 @@ fn state_of(bench: &mut Bench, saved: &[usize]) -> Option<Bytes> {
 /// The machine of the next owner, with these requests in flight.
 fn carried_on(names: &[&str], state: &Bytes, calls: &[(Option<usize>, i64)]) -> Bench {
     let mut bench = Bench::new(names);
-    let setup = Arc::clone(&bench.machine.setup);
+    let (setup, pins) = (Arc::clone(&bench.machine.setup), Arc::clone(&bench.machine.pins));
     let saved = Saved::read(&setup.members, state).expect("the state reads back");
     let calls = calls.iter().map(|(child, id)| (*child, RequestId::from(*id))).collect();
     bench.effects.clear();
     let carried = Carried { saved, calls };
-    bench.machine = Machine::carry_on(setup, carried, 0, &mut bench.effects);
+    bench.machine = Machine::carry_on(setup, pins, carried, 0, &mut bench.effects);
     bench.next_id = 100;
     bench
 }
