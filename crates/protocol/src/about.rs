@@ -50,9 +50,27 @@ fn completed(request: &Request) -> About<'_> {
     }
 }
 
-/// Whether the envelope has the members that were parsed, and no other: another one would have more
-/// quotes. `false` also if there is an escape, or a character beyond ASCII.
+/// Whether the envelope has the members that were parsed, and no other. `false` also for some that have
+/// no other: these are read whole.
 fn is_plain(request: &Request) -> bool {
+    has_no_room(request) || has_no_more_quotes(request)
+}
+
+/// The bytes of an envelope without blanks, but for the values of these members. Most clients write no
+/// blanks.
+const COMPACT_BYTES: usize = r#"{"jsonrpc":"2.0","id":,"method":""}"#.len();
+const COMPACT_PARAMS_BYTES: usize = r#","params":"#.len();
+
+/// Whether the members that were parsed need every byte of the envelope.
+fn has_no_room(request: &Request) -> bool {
+    let params = request.params_text().map_or(0, |params| COMPACT_PARAMS_BYTES + params.len());
+    let needed = COMPACT_BYTES + request.id_text().len() + request.method.as_str().len() + params;
+    request.raw().len() <= needed
+}
+
+/// Whether the envelope has only the quotes of the members that were parsed: another one would have more.
+/// `false` also if there is an escape, or a character beyond ASCII.
+fn has_no_more_quotes(request: &Request) -> bool {
     let (mut quotes, mut is_odd) = (0, false);
     for part in request.envelope() {
         quotes += memchr_iter(b'"', part).count();
@@ -219,6 +237,8 @@ mod tests {
             r#""id":"a""#,
             r#" "id" : -7 , "params" : {"a":"\"\u00e4","b":["ä"]} "#,
             r#""params":{},"id":"1""#,
+            r#""id":"a\"""#,
+            r#""id":"ä""#,
         ] {
             assert!(is_plain(plain), "{plain}");
         }
@@ -226,8 +246,10 @@ mod tests {
             r#""id":1,"Method":1"#,
             r#""id":1,"":1"#,
             r#""i\u0064":1"#,
-            r#""id":"a\"""#,
-            r#""id":"ä""#,
+            r#""i\u0064":"a","":1"#,
+            // With blanks, an escape or a character beyond ASCII could be part of another member.
+            r#""id": "a\"""#,
+            r#""id": "ä""#,
             r#""params":{},"id":1,"Params":{"name":"x"}"#,
         ] {
             assert!(!is_plain(other), "{other}");
@@ -237,7 +259,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_plain_envelope_is_read_as_any_other(
-            id in r#"1|"a"|"\\"""#, between in r#"(,"(Params|Method|a|ä|\\u0061)":1)?"#,
+            id in r#" ?(1|"a"|"\\")"#, between in r#"(,"(Params|Method|a|ä|\\u0061)":1)?"#,
             params in r#"\{("name":"[a\\"]{0,2}"|"[nN]ame":1|"a":\[\{"name":1\}\])?(,"(name|Name|n\\u0061me|ä|b)":"x")?\}"#,
         ) {
             let json = format!(r#"{{"jsonrpc":"2.0","id":{id}{between},"method":"tools/call","params":{params}}}"#);

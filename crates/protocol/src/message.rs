@@ -150,6 +150,11 @@ impl Request {
         self.raw.get(self.params.clone()?)
     }
 
+    /// The JSON text of the id.
+    pub(crate) fn id_text(&self) -> &[u8] {
+        &self.raw[self.id_at.clone()]
+    }
+
     /// The text before the parameters, and that behind them.
     pub(crate) fn envelope(&self) -> [&[u8]; 2] {
         let params = self.params.clone().unwrap_or(self.raw.len()..self.raw.len());
