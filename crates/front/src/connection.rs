@@ -16,6 +16,7 @@ use crate::connections_by_address::{ConnectionsByAddress, CountedConnection, Too
 use crate::head_timeout::Timed;
 use crate::metrics::{CONNECTIONS, Closed, GaugeGuard, count_closed};
 use crate::places::{Place, Places};
+use crate::second_poll::Repolled;
 use crate::transport::Transport;
 
 /// The response to a client whose address has too many connections. Its request is not read, so every
@@ -87,10 +88,11 @@ where
                     stream.refuse(TOO_MANY);
                     return Either::Left(ready(Ok(())));
                 };
+                let heads = Rc::clone(stream.heads());
+                let served = http.call((stream, peer)).inspect(move |_| drop(admitted));
                 // The future is boxed, since the server's task for a connection reserves its size
                 // twice.
-                let served = http.call((stream, peer)).inspect(move |_| drop(admitted));
-                Either::Right(Box::pin(served))
+                Either::Right(Repolled::new(served, heads))
             })
         })
     })

@@ -380,6 +380,9 @@ impl Service {
         let in_session = request.heads.session.is_some();
         let tenant = &request.tenant.name;
         let collecting = &self.collecting;
+        if let Some(connection) = request.connection {
+            connection.pass_on().await;
+        }
         let body =
             collecting.collect(&mut request.payload, announced, tenant, bound, in_session).await?;
         request.payload = Payload::None;

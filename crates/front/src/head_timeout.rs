@@ -24,6 +24,7 @@ use tokio::time::Sleep;
 
 use crate::head_end::HeadEnd;
 use crate::metrics::{Handshake, count_handshake};
+use crate::second_poll::SecondPoll;
 use crate::tls::HANDSHAKE;
 use crate::transport::Transport;
 
@@ -68,6 +69,7 @@ pub(crate) struct HeadProgress {
     is_in_handshake: Cell<bool>,
     /// The name of the tenant that accepted the last request that was not refused.
     holder: RefCell<Option<Arc<str>>>,
+    second_poll: SecondPoll,
 }
 
 /// What a connection does that serves no request.
@@ -93,6 +95,7 @@ impl HeadProgress {
             is_unwanted: Cell::new(false),
             is_in_handshake: Cell::new(false),
             holder: RefCell::default(),
+            second_poll: SecondPoll::default(),
         })
     }
 
@@ -105,6 +108,18 @@ impl HeadProgress {
     /// heads behind a request that was pipelined are not looked at.
     pub(crate) fn is_ambiguous(&self) -> bool {
         self.end.get().is_ambiguous()
+    }
+
+    /// Waits until the HTTP layer has passed on what arrived behind the head of the request that is served.
+    pub(crate) async fn pass_on(&self) {
+        if self.behind.get() > 0 {
+            self.second_poll.come().await;
+        }
+    }
+
+    /// Whether the answer to a request waits for a second poll.
+    pub(crate) fn second_poll(&self) -> &SecondPoll {
+        &self.second_poll
     }
 
     /// A session of this tenant accepted the request that is served: the connection counts for the

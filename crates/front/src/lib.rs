@@ -52,6 +52,7 @@ mod record_performing;
 mod refusal;
 mod resource;
 mod route;
+mod second_poll;
 mod server;
 mod server_span;
 mod session_rate;
