@@ -519,7 +519,7 @@ impl Audited {
     }
 
     /// Records how the exchange ended: of the calls without an end, or that it was refused.
-    pub(crate) fn finish(mut self, record: &ExchangeRecord, now: Instant) {
+    pub(crate) fn finish(&mut self, record: &ExchangeRecord, now: Instant) {
         let status = Some(record.status).filter(|status| *status != 0);
         let calls = std::mem::take(&mut self.calls);
         if calls.is_none() {
@@ -529,29 +529,32 @@ impl Audited {
         if self.is_answered_elsewhere && record.outcome == Outcome::Accepted {
             return;
         }
-        let is_only = matches!(calls, Calls::One(_));
         let outcome = match (self.is_dispatched, record.outcome) {
             // The client left while the record was written, or while its token was exchanged.
             (false, Outcome::Left) => "not_dispatched",
             (_, outcome) => outcome.as_str(),
         };
-        for OpenCall { call, opens_session, .. } in calls.into_vec() {
-            let entry = Entry {
-                at: Some(now),
-                call: Some(call),
-                origin: Origin {
-                    session: if opens_session { self.digest() } else { None },
-                    ..Origin::default()
-                },
-                outcome: Some(outcome),
-                status,
-                code: record.code,
-                duration: Some(record.duration),
-                bytes_out: Some(record.bytes_out).filter(|_| is_only),
-                ..Entry::default()
-            };
-            self.recorder.end(&self.tenant, &entry);
+        let entry = Entry {
+            at: Some(now),
+            outcome: Some(outcome),
+            status,
+            code: record.code,
+            duration: Some(record.duration),
+            ..Entry::default()
+        };
+        match calls {
+            Calls::One(call) => {
+                self.end(&call, Entry { bytes_out: Some(record.bytes_out), ..entry })
+            }
+            calls => calls.into_vec().iter().for_each(|call| self.end(call, entry.clone())),
         }
+    }
+
+    /// Records how this call ended.
+    fn end(&self, call: &OpenCall, entry: Entry<'_>) {
+        let session = if call.opens_session { self.digest() } else { None };
+        let origin = Origin { session, ..Origin::default() };
+        self.recorder.end(&self.tenant, &Entry { call: Some(call.call), origin, ..entry });
     }
 
     fn finish_without_calls(&self, record: &ExchangeRecord, status: Option<u16>) {

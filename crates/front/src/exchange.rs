@@ -270,24 +270,19 @@ impl Exchange {
                 }
             }
         }
-        let names_tool = self.0.as_ref().is_some_and(|inner| inner.names_tool());
-        self.note_for_log(|record| match &*body {
-            Posted::One(Message::Request(request)) => {
-                record.method = Some(method_label(&request.method));
-                if names_tool {
-                    record.tool = request.tool_name().map(|name| Label::of(&name));
-                }
-                if request.method == protocol::Method::Initialize
-                    && let Some(handshake) = HandshakeSummary::of_request(request)
-                {
-                    note_handshake(record, &handshake);
-                }
+        self.note(|inner| {
+            if inner.is_recorded() || inner.audited.is_some() {
+                inner.record.method = Some(method_label(body));
             }
-            Posted::One(Message::Notification(notification)) => {
-                record.method = Some(method_label(&notification.method));
+        });
+        self.note_for_log(|record| {
+            let Posted::One(Message::Request(request)) = &*body else { return };
+            record.tool = request.tool_name().map(|name| Label::of(&name));
+            if request.method == protocol::Method::Initialize
+                && let Some(handshake) = HandshakeSummary::of_request(request)
+            {
+                note_handshake(record, &handshake);
             }
-            Posted::One(Message::Response(_)) => record.method = Some(Label::Known("response")),
-            Posted::Batch(_) => record.method = Some(Label::Known("batch")),
         });
     }
 
@@ -429,7 +424,7 @@ impl Exchange {
         }
     }
 
-    /// Notes what only the logs and a span need.
+    /// Notes what only the access log and a span need.
     fn note_for_log(&mut self, note: impl FnOnce(&mut ExchangeRecord)) {
         self.note(|inner| {
             if inner.is_recorded() {
@@ -444,8 +439,16 @@ fn note_handshake(record: &mut ExchangeRecord, handshake: &HandshakeSummary) {
     record.client.clone_from(&handshake.client);
 }
 
-fn method_label(method: &protocol::Method) -> Label {
-    method.known_name().map_or_else(|| Label::of(method.as_str()), Label::Known)
+fn method_label(body: &Posted) -> Label {
+    let of = |method: &protocol::Method| {
+        method.known_name().map_or_else(|| Label::of(method.as_str()), Label::Known)
+    };
+    match body {
+        Posted::One(Message::Request(request)) => of(&request.method),
+        Posted::One(Message::Notification(notification)) => of(&notification.method),
+        Posted::One(Message::Response(_)) => Label::Known("response"),
+        Posted::Batch(_) => Label::Known("batch"),
+    }
 }
 
 impl Drop for Exchange {
@@ -457,13 +460,8 @@ impl Drop for Exchange {
 }
 
 impl Inner {
-    /// Whether more is noted than the metrics need.
+    /// Whether more is noted than the metrics and the audit log need.
     fn is_recorded(&self) -> bool {
-        self.access_log.is_on() || self.audited.is_some() || self.record.trace.is_some()
-    }
-
-    /// Whether the name of the tool is noted. The audit log reads it by itself.
-    fn names_tool(&self) -> bool {
         self.access_log.is_on() || self.record.trace.is_some()
     }
 
@@ -476,7 +474,7 @@ impl Inner {
         if let Some(meters) = meters {
             meters.count(&record);
         }
-        if let Some(audited) = audited {
+        if let Some(mut audited) = audited {
             audited.finish(&record, now);
         }
         if let Some(method) = method {

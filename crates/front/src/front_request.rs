@@ -117,7 +117,7 @@ impl<'a> FrontRequest<'a> {
     /// [`FrontRequest::set_dispatched`]. Boxed: with the audit log off, no connection reserves memory for it.
     pub(crate) async fn record(&mut self, dispatched: Dispatched<'_>) -> Result<(), Refused> {
         let Some(audited) = self.exchange.audited() else { return Ok(()) };
-        let trace = traceparent(self.head);
+        let trace = self.heads.traceparent;
         let recorded = Box::pin(audited.record(self.tenant, dispatched, trace)).await;
         recorded.map_err(Refused::unrecorded)
     }
@@ -135,7 +135,8 @@ impl<'a> FrontRequest<'a> {
         dispatched: Dispatched<'_>,
     ) -> Result<Option<Ticket>, Refused> {
         let Some(audited) = self.exchange.audited() else { return Ok(None) };
-        let admitted = audited.admit_in_time(self.tenant, dispatched, traceparent(self.head)).await;
+        let trace = self.heads.traceparent;
+        let admitted = audited.admit_in_time(self.tenant, dispatched, trace).await;
         admitted.map_err(Refused::unrecorded)
     }
 
@@ -168,10 +169,6 @@ impl<'a> FrontRequest<'a> {
     pub(crate) fn take_payload(&mut self) -> Payload {
         std::mem::replace(&mut self.payload, Payload::None)
     }
-}
-
-fn traceparent(head: &RequestHead) -> Option<&str> {
-    head.headers.get("traceparent").and_then(|value| value.to_str().ok())
 }
 
 /// The shared state with which the transports serve requests.

@@ -26,6 +26,8 @@ pub(crate) struct Heads<'a> {
     pub(crate) origin: Option<&'a str>,
     pub(crate) preflight_headers: Option<&'a str>,
     pub(crate) session: Option<&'a str>,
+    /// `traceparent`: the first that is text, which has no effect but in records.
+    pub(crate) traceparent: Option<&'a str>,
     pub(crate) version: Option<&'a str>,
     /// The `Mcp-*` headers that mirror a body, as received; at most as many as the HTTP layer
     /// accepts.
@@ -94,6 +96,10 @@ impl<'a> Heads<'a> {
                         (Authorization::Absent, Ok(text)) => Authorization::Present(text),
                         _ => Authorization::Unreadable,
                     };
+                    continue;
+                }
+                "traceparent" => {
+                    heads.traceparent = heads.traceparent.or(value.to_str().ok());
                     continue;
                 }
                 "content-length" => {

@@ -99,20 +99,25 @@ impl<F> Future for HeldDispatch<'_, F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { shared, audited } = self.get_mut();
         let mut state = shared.state();
-        match mem::replace(&mut *state, State::Over) {
+        let ended = match &mut *state {
+            // In its place: the message is several hundred bytes long.
+            State::Waiting { waker, .. } => {
+                match waker {
+                    Some(known) => known.clone_from(context.waker()),
+                    None => *waker = Some(context.waker().clone()),
+                }
+                return Poll::Pending;
+            }
+            ended => mem::replace(ended, State::Over),
+        };
+        match ended {
             State::Sent(replies) => {
                 audited.set_dispatched();
                 Poll::Ready(Ok(replies))
             }
-            State::Refused | State::Over => {
+            _ => {
                 audited.hold_back();
                 Poll::Ready(Err(Held))
-            }
-            State::Waiting { send, waker } => {
-                let known = waker.filter(|waker| waker.will_wake(context.waker()));
-                let waker = Some(known.unwrap_or_else(|| context.waker().clone()));
-                *state = State::Waiting { send, waker };
-                Poll::Pending
             }
         }
     }
