@@ -51,21 +51,6 @@ impl Kind {
         matches!(self, Self::Begin | Self::Message | Self::Revoked | Self::Admin)
     }
 
-    /// The member of a record that says it.
-    pub(crate) fn member(self) -> &'static [u8] {
-        match self {
-            Self::Begin => b",\"kind\":\"begin\"",
-            Self::End => b",\"kind\":\"end\"",
-            Self::Message => b",\"kind\":\"message\"",
-            Self::Refused => b",\"kind\":\"refused\"",
-            Self::SignInFailed => b",\"kind\":\"sign_in_failed\"",
-            Self::Revoked => b",\"kind\":\"revoked\"",
-            Self::Admin => b",\"kind\":\"admin\"",
-            Self::LeftOut => b",\"kind\":\"left_out\"",
-            Self::Definition => b",\"kind\":\"definition\"",
-        }
-    }
-
     /// The name, for records and labels.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -82,18 +67,32 @@ impl Kind {
     }
 }
 
-/// Joins the `begin` and the `end` of a call. No two calls have the same one, also of different nodes.
+/// Joins the `begin` and the `end` of a call, as the digits that both have. No two calls have the same one,
+/// also of different nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId(pub(crate) u128);
+pub struct CallId(pub(crate) [u8; 32]);
 
 impl CallId {
+    /// The id with these halves.
+    pub(crate) fn new(first: u64, second: u64) -> Self {
+        Self::within(&line::hex_digits(first), second)
+    }
+
+    /// The id whose first half has these digits.
+    pub(crate) fn within(first: &[u8; 16], second: u64) -> Self {
+        let mut digits = [0; 32];
+        digits[..16].copy_from_slice(first);
+        digits[16..].copy_from_slice(&line::hex_digits(second));
+        Self(digits)
+    }
+
     /// The id of a call whose end another thread or node records, which knows only this: the session,
     /// and the JSON text of the request's id.
     pub fn of_request(session: &str, request: &str) -> Self {
         let digest = Sha256::new().chain_update(session).chain_update([0]).chain_update(request);
         let digest = digest.finalize();
-        let [first, ..] = digest.as_chunks::<16>().0 else { return Self(0) };
-        Self(u128::from_be_bytes(*first))
+        let [first, second, ..] = digest.as_chunks::<8>().0 else { return Self::new(0, 0) };
+        Self::new(u64::from_be_bytes(*first), u64::from_be_bytes(*second))
     }
 }
 
@@ -225,8 +224,10 @@ mod tests {
     fn each_kind_stands_at_its_number() {
         for (number, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, number);
-            let member = format!(",\"kind\":\"{}\"", kind.as_str());
-            assert_eq!(kind.member(), member.as_bytes());
+            let mut line = Vec::new();
+            line::write(&mut line, kind, b"", &Entry::default());
+            let expected = format!(",\"kind\":\"{}\"}}\n", kind.as_str());
+            assert_eq!(str::from_utf8(&line), Ok(&*expected));
         }
     }
 

@@ -36,11 +36,10 @@ pub(crate) fn origin(origin: &Origin<'_>) -> Box<[u8]> {
 /// Appends what follows the time: all that is known, and the end of the line.
 pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'_>) {
     let mut line = Line { out };
-    line.raw(kind.member());
-    if let Some(call) = entry.call {
+    line.kind(kind);
+    if let Some(call) = &entry.call {
         line.raw(b",\"call\":\"");
-        line.hex((call.0 >> 64) as u64);
-        line.hex(call.0 as u64);
+        line.raw(&call.0);
         line.raw(b"\"");
     }
     line.raw(place);
@@ -51,7 +50,7 @@ pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'
     match entry.request {
         Some(RequestName::Number(number)) => {
             line.raw(b",\"request\":\"");
-            line.signed(number);
+            line.decimal(number);
             line.raw(b"\"");
         }
         Some(RequestName::Text(text)) => {
@@ -78,7 +77,7 @@ pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'
     line.number(b",\"status\":", entry.status.map(u64::from));
     if let Some(code) = entry.code {
         line.raw(b",\"code\":");
-        line.signed(code.into());
+        line.decimal(code);
     }
     if let Some(duration) = entry.duration {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
@@ -107,6 +106,21 @@ impl Line<'_> {
         self.out.extend_from_slice(text);
     }
 
+    /// The member of each kind by itself, so that the compiler knows its length.
+    fn kind(&mut self, kind: Kind) {
+        match kind {
+            Kind::Begin => self.raw(b",\"kind\":\"begin\""),
+            Kind::End => self.raw(b",\"kind\":\"end\""),
+            Kind::Message => self.raw(b",\"kind\":\"message\""),
+            Kind::Refused => self.raw(b",\"kind\":\"refused\""),
+            Kind::SignInFailed => self.raw(b",\"kind\":\"sign_in_failed\""),
+            Kind::Revoked => self.raw(b",\"kind\":\"revoked\""),
+            Kind::Admin => self.raw(b",\"kind\":\"admin\""),
+            Kind::LeftOut => self.raw(b",\"kind\":\"left_out\""),
+            Kind::Definition => self.raw(b",\"kind\":\"definition\""),
+        }
+    }
+
     /// `key` with the comma before and the colon behind.
     #[inline(always)]
     fn text(&mut self, key: &'static str, text: Option<&str>, bytes_max: usize) {
@@ -121,7 +135,7 @@ impl Line<'_> {
         self.text(",\"subject\":", origin.subject, PRINCIPAL_BYTES_MAX);
         if let Some(session) = origin.session {
             self.raw(b",\"session\":\"");
-            self.hex(session.0);
+            self.raw(&hex_digits(session.0));
             self.raw(b"\"");
         }
         self.text(",\"endpoint\":", origin.endpoint, NAME_BYTES_MAX);
@@ -130,14 +144,9 @@ impl Line<'_> {
     fn quoted(&mut self, text: &str, bytes_max: usize) {
         let cut = &text[..text.floor_char_boundary(bytes_max)];
         self.out.push(b'"');
-        // Without an early end, so that the compiler compares many bytes at once.
-        let needs_escape = cut.bytes().fold(false, |needs, byte| {
-            needs | !matches!(byte, b' '..=b'~') | (byte == b'"') | (byte == b'\\')
-        });
-        if !needs_escape {
-            self.out.extend_from_slice(cut.as_bytes());
-        } else {
-            cut.chars().for_each(|char| self.char(char));
+        match is_plain(cut.as_bytes()) {
+            true => self.out.extend_from_slice(cut.as_bytes()),
+            false => cut.chars().for_each(|char| self.char(char)),
         }
         if cut.len() < text.len() {
             self.out.extend_from_slice("…".as_bytes());
@@ -162,10 +171,6 @@ impl Line<'_> {
         }
     }
 
-    fn hex(&mut self, number: u64) {
-        self.raw(&hex_digits(number));
-    }
-
     #[inline(always)]
     fn number(&mut self, key: &'static [u8], number: Option<u64>) {
         if let Some(number) = number {
@@ -174,25 +179,8 @@ impl Line<'_> {
         }
     }
 
-    fn signed(&mut self, number: i64) {
-        if number < 0 {
-            self.raw(b"-");
-        }
-        self.decimal(number.unsigned_abs());
-    }
-
-    fn decimal(&mut self, mut number: u64) {
-        let mut digits = [b'0'; 20];
-        let mut at = digits.len() - 1;
-        loop {
-            digits[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-            at -= 1;
-        }
-        self.out.extend_from_slice(&digits[at..]);
+    fn decimal(&mut self, number: impl itoa::Integer) {
+        self.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
     fn fields(&mut self, fields: &[(&str, FieldValue<'_>)]) {
@@ -219,12 +207,34 @@ impl Line<'_> {
     }
 }
 
+/// Whether a text is written as it is: visible ASCII and blanks, without a quote or a backslash.
+fn is_plain(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks();
+    // Without an early end: most texts are short, and plain.
+    let words = words.iter().fold(true, |plain, word| plain & is_plain_word(*word));
+    let mut last = [b' '; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    words & is_plain_word(last)
+}
+
+/// The same of eight bytes at once.
+fn is_plain_word(word: [u8; 8]) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let word = u64::from_le_bytes(word);
+    // The highest bit of some byte if one is 0, and of none otherwise.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
+    let is = |byte: u8| zeros(word ^ (ONES * u64::from(byte)));
+    // The highest bit of each byte beyond ASCII, of one below a blank, and of DEL.
+    let is_invisible = word | word.wrapping_sub(ONES * u64::from(b' ')) | is(0x7f);
+    (is_invisible | is(b'"') | is(b'\\')) & (ONES << 7) == 0
+}
+
 fn hex_digit(number: u16) -> u8 {
     b"0123456789abcdef"[usize::from(number & 15)]
 }
 
-/// The 16 digits of a number. All at once: first each four bits become a byte, then each byte its digit.
-fn hex_digits(number: u64) -> [u8; 16] {
+/// The 16 hexadecimal digits of a number. All at once: first each four bits become a byte, then each byte its digit.
+pub(crate) fn hex_digits(number: u64) -> [u8; 16] {
     let spread = |half: u64| {
         let half = (half | (half << 16)) & 0x0000_ffff_0000_ffff;
         let half = (half | (half << 8)) & 0x00ff_00ff_00ff_00ff;
@@ -277,7 +287,7 @@ mod tests {
     #[test]
     fn a_begin_and_an_end_have_all_that_is_known() {
         let begin = Entry {
-            call: Some(CallId(0xab)),
+            call: Some(CallId::new(0, 0xab)),
             origin: Origin {
                 principal: Some("subject"),
                 issuer: Some("https://i.example"),
@@ -306,7 +316,7 @@ mod tests {
              \"bytes_in\":12,\"trace\":\"0af7\"}\n"
         );
         let end = Entry {
-            call: Some(CallId(0xab)),
+            call: Some(CallId::new(0, 0xab)),
             outcome: Some("error"),
             status: Some(200),
             code: Some(-32602),
@@ -354,6 +364,18 @@ mod tests {
             let text = value.as_str().unwrap();
             assert!(text.ends_with("ä…") && text.len() <= 260, "{text}");
         }
+    }
+
+    #[test]
+    fn a_text_is_plain_if_each_byte_is() {
+        for before in 0..20 {
+            for byte in 0..=u8::MAX {
+                let text = [&[b' '; 20][..before], &[byte], &b"~aZ09 "[..before % 7]].concat();
+                let expected = matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+                assert_eq!(is_plain(&text), expected, "{text:?}");
+            }
+        }
+        assert!(is_plain(b""));
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Queue {
     pub(crate) fn next_call(&self) -> CallId {
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let of_process = (self.number << CALL_BITS) | (call & ((1 << CALL_BITS) - 1));
-        CallId((u128::from(self.shared.process) << 64) | u128::from(of_process))
+        CallId::within(&self.shared.process, of_process)
     }
 
     /// The text of an origin. It is made if the thread has not recorded it lately.

@@ -129,7 +129,7 @@ impl Recorder {
 
     /// An id for a call.
     pub fn next_call(&self) -> CallId {
-        self.0.as_ref().map_or(CallId(0), |queue| queue.next_call())
+        self.0.as_ref().map_or(CallId::new(0, 0), |queue| queue.next_call())
     }
 
     /// The text of the origin of requests of this session and client at an endpoint. `origin` is called if

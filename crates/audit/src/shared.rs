@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use telemetry::{Readiness, TenantLabels};
 
 use crate::bounds::{Amount, Level, Share};
+use crate::line;
 use crate::metrics::QUEUE_BYTES;
 use crate::output::Output;
 use crate::queue::Queue;
@@ -22,8 +23,8 @@ const FAILING: &str = "audit records cannot be written; see the log";
 /// The state of one node's audit log.
 pub(crate) struct Shared {
     pub(crate) node: Box<str>,
-    /// Differs from that of every other process.
-    pub(crate) process: u64,
+    /// The digits of a number that differs from that of every other process.
+    pub(crate) process: [u8; 16],
     pub(crate) settings: Settings,
     pub(crate) total: Level,
     labels: TenantLabels,
@@ -86,7 +87,7 @@ impl Shared {
         sink: Option<Sink>,
     ) -> Self {
         // The standard library seeds it at random.
-        let process = RandomState::new().build_hasher().finish();
+        let process = line::hex_digits(RandomState::new().build_hasher().finish());
         Self {
             node: node.into(),
             process,
