@@ -25,9 +25,14 @@ impl Amount {
         self.bytes += other.bytes;
         self.records += other.records;
     }
+
+    /// The rest without a part of it.
+    pub(crate) fn without(self, part: Self) -> Self {
+        Self { bytes: self.bytes - part.bytes, records: self.records - part.records }
+    }
 }
 
-/// How much waits. Changed once a tick by each thread, and by the writer.
+/// How much waits for the writer. Threads raise it when they leave records to the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
     bytes: AtomicUsize,

@@ -46,8 +46,9 @@ impl Output {
         self.rest.is_none() && self.sink.takes_at_once(bytes, now) && self.care.is_over(now)
     }
 
-    /// Writes whole lines with one attempt, which begins at this time. Returns the length that was written.
-    pub(crate) fn write_at_once(&mut self, lines: &[u8], began: Instant) -> usize {
+    /// Writes whole lines with one attempt, which begins at this time. Returns the length that was written,
+    /// and when the attempt ended.
+    pub(crate) fn write_at_once(&mut self, lines: &[u8], began: Instant) -> (usize, Instant) {
         let written = loop {
             match self.sink.write(lines) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -55,8 +56,9 @@ impl Output {
                 written => break written.unwrap_or_default(),
             }
         };
-        self.care.note(began, Instant::now(), written == lines.len());
-        written
+        let ended = Instant::now();
+        self.care.note(began, ended, written == lines.len());
+        (written, ended)
     }
 }
 

@@ -55,7 +55,7 @@ struct Pending {
     spare: Vec<u8>,
     /// Whether a call waits for a record of the tick, which ends with a write or a signal to the writer.
     is_deferred: bool,
-    /// Whether the writer knows that the batch has records for which nothing waits.
+    /// Whether the writer is about to look at the queue, for records for which nothing waits.
     is_signalled: bool,
     /// What waits of each tenant with a record of this thread. Tenants are those of the settings.
     slots: Vec<Slot>,
@@ -101,6 +101,15 @@ struct Slot {
     in_batch: Amount,
     /// As much of it as the share does not count yet.
     unpublished: Amount,
+}
+
+/// How a tick ended.
+#[derive(Clone, Copy)]
+enum Tick {
+    /// Its records were written by this time.
+    Written(Instant),
+    /// The writer is to be signalled.
+    LeftToWriter,
 }
 
 /// There is no room for the record.
@@ -205,13 +214,11 @@ impl Queue {
                 Wakes::Nothing => {}
                 Wakes::NoTask => tick::defer(&(Arc::clone(self) as Arc<dyn Deferred>)),
             }
-        } else if !pending.is_deferred {
+        } else if !pending.is_deferred && !mem::replace(&mut pending.is_signalled, true) {
+            // What follows is published with the next tick, or when the writer takes the batch.
             pending.publish(&self.shared);
-            let is_known = mem::replace(&mut pending.is_signalled, true);
             drop(pending);
-            if !is_known {
-                self.shared.signal(false);
-            }
+            self.shared.signal(false);
         }
         Ok(number)
     }
@@ -225,30 +232,44 @@ impl Queue {
     /// is written.
     pub(crate) fn wait_for(&self, batch: u64, until: Instant, then: Then) -> bool {
         let mut pending = lock(&self.pending);
-        let waits = !self.has_written(batch);
-        if waits {
-            pending.waiters.add(batch, until, then);
+        if self.has_written(batch) {
+            return false;
         }
-        waits
+        pending.waiters.add(batch, until, then);
+        // Otherwise the task was woken for a record of the tick.
+        if !pending.is_deferred
+            && let Wakes::Task(waker) = pending.waiters.wake_task()
+        {
+            drop(pending);
+            waker.wake();
+        }
+        true
     }
 
     /// Ends the tick, and lets the calls go on whose records are written, or whose time is over. The task
-    /// of this context is woken when there are more.
-    pub(crate) fn perform(&self, context: &Context<'_>) {
+    /// of this context is woken when there are more, or when further records are written. Returns whether a
+    /// call still waits.
+    pub(crate) fn perform(&self, context: &Context<'_>) -> bool {
         let mut pending = lock(&self.pending);
         pending.waiters.set_task(context.waker());
-        if pending.is_deferred {
-            drop(pending);
-            self.end_tick();
-            pending = lock(&self.pending);
-        }
-        if pending.waiters.is_empty() {
-            return;
-        }
+        let tick = match pending.is_deferred {
+            true => Some(self.end_tick(&mut pending)),
+            false => None,
+        };
         let mut over = mem::take(&mut pending.over);
-        let written = self.written.load(Ordering::Acquire);
-        pending.waiters.take_over(written, Instant::now(), &mut over);
+        if !pending.waiters.is_empty() {
+            let now = match tick {
+                Some(Tick::Written(at)) => at,
+                Some(Tick::LeftToWriter) | None => Instant::now(),
+            };
+            let written = self.written.load(Ordering::Acquire);
+            pending.waiters.take_over(written, now, &mut over);
+        }
+        let still_waits = !pending.waiters.is_empty();
         drop(pending);
+        if let Some(Tick::LeftToWriter) = tick {
+            self.shared.signal(true);
+        }
         for (then, result) in over.drain(..) {
             match then {
                 // The waker is of this thread: waking it runs nothing now.
@@ -257,6 +278,7 @@ impl Queue {
             }
         }
         lock(&self.pending).over = over;
+        still_waits
     }
 
     /// Notes that a record was not written in time. With `when_full = "drop"` its call goes on.
@@ -268,62 +290,56 @@ impl Queue {
         }
     }
 
-    /// Takes the batch, for the writer. The list must be empty.
+    /// Takes the batch, for the writer.
     pub(crate) fn take(&self) -> Option<Batch> {
         let mut pending = lock(&self.pending);
+        pending.is_signalled = false;
         if pending.batch.bytes.is_empty() {
             return None;
         }
         pending.publish(&self.shared);
-        pending.is_signalled = false;
-        let number = pending.batch.number + 1;
-        let bytes = mem::take(&mut pending.spare);
-        let next = Batch { number, bytes, ..Batch::default() };
-        let mut batch = mem::replace(&mut pending.batch, next);
-        let Pending { touched, slots, .. } = &mut *pending;
-        for position in touched.drain(..) {
-            let slot = &mut slots[position];
-            batch.shares.push((Arc::clone(&slot.share), mem::take(&mut slot.in_batch)));
-        }
-        Some(batch)
+        Some(pending.take())
     }
 
     /// Writes what was added in the tick, if the destination takes it at once. Otherwise the writer does.
-    fn end_tick(&self) {
-        let mut pending = lock(&self.pending);
+    fn end_tick(&self, pending: &mut Pending) -> Tick {
         pending.is_deferred = false;
-        pending.publish(&self.shared);
-        let bytes = pending.batch.bytes.len();
-        drop(pending);
-        if !self.write_at_once(bytes) {
-            self.shared.signal(true);
+        let tick = self.write_at_once(pending);
+        if let Tick::LeftToWriter = tick {
+            pending.publish(&self.shared);
         }
+        tick
     }
 
-    /// Writes the batch of so many bytes, if the destination takes it at once. Returns whether it is
-    /// written.
-    fn write_at_once(&self, bytes: usize) -> bool {
+    /// Writes the batch in its place, if the destination takes it at once.
+    fn write_at_once(&self, pending: &mut Pending) -> Tick {
         let mut output = match self.shared.output.try_lock() {
             Ok(output) => output,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // Another thread writes.
-            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::WouldBlock) => return Tick::LeftToWriter,
         };
-        let Some(output) = &mut *output else { return false };
+        let Some(output) = &mut *output else { return Tick::LeftToWriter };
         let now = Instant::now();
-        if !output.takes_at_once(bytes, now) {
-            return false;
+        let bytes = pending.batch.bytes.len();
+        if bytes == 0 {
+            // The writer has taken it.
+            return Tick::Written(now);
         }
-        let Some(batch) = self.take() else { return true };
-        let done = output.write_at_once(&batch.bytes, now);
-        if done < batch.bytes.len() {
+        if !output.takes_at_once(bytes, now) {
+            return Tick::LeftToWriter;
+        }
+        let (done, ended) = output.write_at_once(&pending.batch.bytes, now);
+        if done < bytes {
+            pending.publish(&self.shared);
+            let batch = pending.take();
             output.rest = self.this.upgrade().map(|queue| Rest { queue, batch, done });
-            return false;
+            return Tick::LeftToWriter;
         }
         self.shared.set_written();
-        drop(self.close(batch));
+        self.written.store(pending.clear(&self.shared), Ordering::Release);
         self.shared.show_waiting();
-        true
+        Tick::Written(ended)
     }
 
     /// Notes that the batch is written, and has the calls go on that waited for it.
@@ -350,9 +366,7 @@ impl Queue {
     /// Notes that the batch is written.
     fn close(&self, batch: Batch) -> MutexGuard<'_, Pending> {
         let Batch { number, mut bytes, total, shares, kinds } = batch;
-        for (counter, count) in RECORDS.iter().zip(kinds).filter(|(_, count)| *count > 0) {
-            counter.inc_by(count.into());
-        }
+        count(&kinds);
         self.shared.total.lower(total);
         for (share, amount) in shares {
             share.level.lower(amount);
@@ -392,7 +406,41 @@ impl Pending {
         self.slots.len() - 1
     }
 
-    /// Adds what is new to the levels that all threads see.
+    /// Takes the batch, and begins the next one.
+    fn take(&mut self) -> Batch {
+        let (number, bytes) = (self.batch.number + 1, mem::take(&mut self.spare));
+        let next = Batch { number, bytes, ..Batch::default() };
+        let mut batch = mem::replace(&mut self.batch, next);
+        for position in self.touched.drain(..) {
+            let slot = &mut self.slots[position];
+            batch.shares.push((Arc::clone(&slot.share), mem::take(&mut slot.in_batch)));
+        }
+        batch
+    }
+
+    /// Begins the next batch after this one was written in its place. Returns the number of this one.
+    fn clear(&mut self, shared: &Shared) -> u64 {
+        let Batch { number, bytes, kinds, total, .. } = &mut self.batch;
+        count(&mem::take(kinds));
+        *total = Amount::default();
+        for position in self.touched.drain(..) {
+            let Slot { share, in_batch, unpublished, .. } = &mut self.slots[position];
+            // Most was never in the levels.
+            let published = mem::take(in_batch).without(mem::take(unpublished));
+            if published != Amount::default() {
+                share.level.lower(published);
+                shared.total.lower(published);
+            }
+        }
+        match bytes.capacity() <= BUFFER_KEPT_BYTES {
+            true => bytes.clear(),
+            false => *bytes = Vec::new(),
+        }
+        *number += 1;
+        *number - 1
+    }
+
+    /// Adds what is new, and is left to the writer, to the levels that all threads see.
     fn publish(&mut self, shared: &Shared) {
         let mut total = Amount::default();
         for position in &self.touched {
@@ -405,13 +453,23 @@ impl Pending {
     }
 }
 
+/// Counts records that are written.
+fn count(kinds: &[u32; Kind::ALL.len()]) {
+    for (counter, count) in RECORDS.iter().zip(kinds).filter(|(_, count)| **count > 0) {
+        counter.inc_by((*count).into());
+    }
+}
+
 /// The end of the tick of a thread without a task.
 impl Deferred for Queue {
     fn perform(&self) {
-        self.end_tick();
         let mut pending = lock(&self.pending);
+        let tick = self.end_tick(&mut pending);
         let wakers = pending.waiters.take_wakers(self.written.load(Ordering::Acquire));
         drop(pending);
+        if let Tick::LeftToWriter = tick {
+            self.shared.signal(true);
+        }
         wakers.into_iter().for_each(Waker::wake);
     }
 

@@ -230,13 +230,11 @@ impl Recorder {
     }
 
     /// Writes the records of the tick, and lets the calls of this thread go on whose records are written, or
-    /// whose time is over. Call it from a task of the thread that never ends, and also at an interval: the
-    /// task is woken when there are records, or when they are written, and not when the time of a call is
-    /// over.
-    pub fn perform(&self, context: &Context<'_>) {
-        if let Some(queue) = &self.0 {
-            queue.perform(context);
-        }
+    /// whose time is over. Call it from a task of the thread that never ends. The task is woken when there are
+    /// records, or when they are written. Returns whether a call still waits: then call it also at an
+    /// interval, since the task is not woken when the time of a call is over.
+    pub fn perform(&self, context: &Context<'_>) -> bool {
+        self.0.as_ref().is_some_and(|queue| queue.perform(context))
     }
 
     /// The longest wait for a record. `None`: the log is off.
@@ -244,7 +242,7 @@ impl Recorder {
         self.0.as_ref().map(|queue| queue.hold())
     }
 
-    /// How often [`Recorder::perform`] should be called. `None`: never, the log is off.
+    /// How often [`Recorder::perform`] should be called while a call waits. `None`: never, the log is off.
     pub fn perform_interval(&self) -> Option<Duration> {
         let hold = self.0.as_ref()?.hold();
         Some((hold / 10).clamp(Duration::from_millis(10), Duration::from_millis(100)))

@@ -39,8 +39,7 @@ fn run<T>(recorder: &Recorder, work: impl Future<Output = T>) -> T {
         tokio::task::spawn_local(async move {
             let mut ticks = tokio::time::interval(recorder.perform_interval().unwrap());
             poll_fn(|context| {
-                while ticks.poll_tick(context).is_ready() {}
-                recorder.perform(context);
+                while recorder.perform(context) && ticks.poll_tick(context).is_ready() {}
                 Poll::<()>::Pending
             })
             .await;
@@ -239,6 +238,25 @@ fn with_block_a_tenant_at_its_bound_waits_and_others_have_room() {
             assert_eq!(recorder.take_all().iter().filter(|byte| **byte == b'\n').count(), 4);
         });
         waiting.unwrap();
+    });
+}
+
+#[test]
+fn with_block_a_call_that_waits_for_another_thread_is_refused_in_time() {
+    let bounded = Settings { tenant_queue_records_max: 1, hold_ms: 50, ..Settings::default() };
+    let audit = Audit::collecting(&bounded);
+    let [one, other] = [0, 1].map(|_| audit.recorder());
+    run(&other, async {
+        begin(&other, &"acme".into(), &entry("x")).await.unwrap();
+        // The other thread counts the record at the end of its tick.
+        tokio::task::yield_now().await;
+    });
+    run(&one, async {
+        // The task of this thread has seen that nothing waits.
+        tokio::task::yield_now().await;
+        let held = async { begin(&one, &"acme".into(), &entry("x")).await };
+        let held = tokio::time::timeout(Duration::from_secs(10), held).await;
+        assert_eq!(held, Ok(Err(Held)));
     });
 }
 

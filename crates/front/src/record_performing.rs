@@ -15,8 +15,8 @@ pub(crate) fn perform_records(recorder: &Recorder) {
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         poll_fn(|context| {
-            while ticks.poll_tick(context).is_ready() {}
-            recorder.perform(context);
+            // Nearly always the records were written at once, and no timer is needed.
+            while recorder.perform(context) && ticks.poll_tick(context).is_ready() {}
             Poll::<()>::Pending
         })
         .await;
