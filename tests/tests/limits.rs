@@ -320,6 +320,10 @@ async fn server_processes_are_counted_in_the_whole_cluster() -> Result<()> {
     let refused = second.ask(initialize()).await?;
     let message = refused["error"]["message"].as_str().unwrap_or_default();
     ensure!(message.contains("as many servers as it may in the cluster"), "{refused}");
+    let refusals = cluster
+        .node(1)?
+        .metric("roundhouse_tenant_children_refused_total{bound=\"cluster\",tenant=\"demo\"}");
+    ensure!(refusals.await? == Some(1.0));
     check::status(&first.delete().await?, 204)?;
     until(async || Ok(second.ask(initialize()).await?.get("result").is_some())).await
 }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
-use telemetry::register;
+use telemetry::{TenantLabels, register};
 
 /// Child processes that run or are being stopped.
 pub(crate) static CHILDREN: LazyLock<IntGauge> = LazyLock::new(|| {
@@ -31,6 +31,28 @@ pub(crate) static EXITS: LazyLock<IntCounterVec> = LazyLock::new(|| {
         &["cause"],
     )
 });
+
+static REFUSED: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_tenant_children_refused_total",
+        "Stdio servers that a tenant's sessions did not get, by the bound that was reached.",
+        &["tenant", "bound"],
+    )
+});
+
+/// Counts a child that a session did not get, with the label of its tenant.
+pub(crate) fn count_refused(tenant: &str, bound: ChildBound) {
+    REFUSED.with_label_values(&[tenant, bound.label()]).inc();
+}
+
+/// Shows the counts of the tenants that have labels of their own.
+pub(crate) fn show_refused(labels: &TenantLabels) {
+    for label in labels.sums([]).into_keys() {
+        for bound in ChildBound::ALL {
+            REFUSED.with_label_values(&[label, bound.label()]);
+        }
+    }
+}
 
 /// Lines on stdout that are not messages.
 pub(crate) static JUNK_LINES: LazyLock<IntCounter> = LazyLock::new(|| {
@@ -81,6 +103,42 @@ pub(crate) fn register_all() {
     upstream::register_all();
     for cause in ExitCause::ALL {
         EXITS.with_label_values(&[cause.label()]);
+    }
+}
+
+/// The bound over which a session gets no child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChildBound {
+    /// That of the tenant on all nodes together.
+    Cluster,
+    /// That of the tenant on this node.
+    Tenant,
+    /// That of the node.
+    Node,
+}
+
+impl ChildBound {
+    const ALL: [Self; 3] = [Self::Cluster, Self::Tenant, Self::Node];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Tenant => "tenant",
+            Self::Node => "node",
+        }
+    }
+
+    /// The error for the client.
+    pub(crate) fn error(self) -> &'static str {
+        match self {
+            Self::Cluster => {
+                "the tenant has as many servers as it may in the cluster; try again later"
+            }
+            Self::Tenant => {
+                "the tenant has as many servers as it may on this node; try again later"
+            }
+            Self::Node => "the node has reached its maximum number of servers; try again later",
+        }
     }
 }
 

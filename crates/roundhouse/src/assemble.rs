@@ -69,6 +69,7 @@ impl Plan {
         });
         handle.limits().limit_tenants(self.cluster_limits());
         self.children.limit_by(Arc::new(handle.limits().clone()));
+        self.children.label_by(self.tenant_labels.clone());
         handle
     }
 

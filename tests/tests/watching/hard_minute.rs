@@ -23,7 +23,7 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 57] = [
+const ONLY_IN_TROUBLE: [&str; 58] = [
     "roundhouse_catalog_entries_left_out_total",
     "roundhouse_catalog_lists_failed_total",
     "roundhouse_catalog_server_failures_total",
@@ -61,6 +61,7 @@ const ONLY_IN_TROUBLE: [&str; 57] = [
     "roundhouse_session_bytes",
     "roundhouse_sessions_evicted_total",
     "roundhouse_session_bytes_reliefs_total",
+    "roundhouse_tenant_children_refused_total",
     "roundhouse_tenant_limited_total",
     "roundhouse_tenant_session_bytes",
     "roundhouse_tenant_stored_bytes",

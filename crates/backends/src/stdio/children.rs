@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use budget::{Held, Share};
 use serde::{Deserialize, Serialize};
+use telemetry::TenantLabels;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +27,7 @@ use super::child::{Child, UnreapedChild};
 use super::environment;
 use super::settings::StdioSettings;
 use crate::guard::{Guard, ResourceLimits, for_server};
-use crate::metrics;
+use crate::metrics::{self, ChildBound};
 use crate::sandbox::{Protection, Protections};
 
 /// The variable that identifies a child's descendants after its guard was killed.
@@ -87,6 +88,7 @@ struct Inner {
     thread: OnceLock<Option<SyncSender<ThreadTask>>>,
     closing: CancellationToken,
     limit: OnceLock<Arc<dyn ProcessLimit>>,
+    tenant_labels: OnceLock<TenantLabels>,
 }
 
 impl Children {
@@ -115,6 +117,7 @@ impl Children {
             thread: OnceLock::new(),
             closing: CancellationToken::new(),
             limit: OnceLock::new(),
+            tenant_labels: OnceLock::new(),
         }))
     }
 
@@ -150,29 +153,37 @@ impl Children {
         let _ = self.0.limit.set(limit);
     }
 
-    /// Takes a permit for one more child, if the node, the tenant and the cluster have one left. The error
-    /// is for the client.
-    pub(super) async fn take_permit(&self, share: &Share) -> Result<ChildPermit, &'static str> {
+    /// Sets which tenants have metrics of their own. Only the first call counts.
+    pub fn label_by(&self, labels: TenantLabels) {
+        metrics::show_refused(&labels);
+        let _ = self.0.tenant_labels.set(labels);
+    }
+
+    /// Counts a child that a session of the tenant did not get.
+    pub(super) fn count_refused(&self, tenant: &str, bound: ChildBound) {
+        if let Some(labels) = self.0.tenant_labels.get() {
+            metrics::count_refused(labels.label(tenant), bound);
+        }
+    }
+
+    /// Takes a permit for one more child, if the node, the tenant and the cluster have one left.
+    pub(super) async fn take_permit(&self, share: &Share) -> Result<ChildPermit, ChildBound> {
         let mut permit = self.take_permit_here(share)?;
         if let Some(limit) = self.0.limit.get() {
             let taken = limit.take(share.tenant()).await;
-            permit._of_cluster = Some(taken.map_err(|LimitReached| {
-                "the tenant has as many servers as it may in the cluster; try again later"
-            })?);
+            permit._of_cluster = Some(taken.map_err(|LimitReached| ChildBound::Cluster)?);
         }
         Ok(permit)
     }
 
     /// The same, without those of other nodes.
-    fn take_permit_here(&self, share: &Share) -> Result<ChildPermit, &'static str> {
-        let of_tenant = share.take(1).map_err(
-            |_| "the tenant has as many servers as it may on this node; try again later",
-        )?;
+    fn take_permit_here(&self, share: &Share) -> Result<ChildPermit, ChildBound> {
+        let of_tenant = share.take(1).map_err(|_| ChildBound::Tenant)?;
         let more = |running| (running < self.0.children_max).then_some(running + 1);
         self.0
             .running
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
-            .map_err(|_| "the node has reached its maximum number of servers; try again later")?;
+            .map_err(|_| ChildBound::Node)?;
         metrics::CHILDREN.inc();
         Ok(ChildPermit { children: self.clone(), _of_tenant: of_tenant, _of_cluster: None })
     }

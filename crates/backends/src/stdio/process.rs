@@ -19,7 +19,7 @@ use super::program::Program;
 use super::reason::Reason;
 use super::start::{InUse, NO_ROOM, Starting, Unused, WhyUnused, Writing, too_long};
 use super::waiting::Attachment;
-use crate::metrics::ExitCause;
+use crate::metrics::{ChildBound, ExitCause};
 use crate::{EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 
 /// How long the node reads the output of a process after its end. No process writes to the pipe
@@ -96,14 +96,17 @@ pub(super) async fn start_spare(program: &Arc<Program>) -> Result<(), ()> {
 }
 
 async fn start_child(program: &Program) -> Result<Child, Reason> {
-    let permit = take_permit(program).await.map_err(Reason::new)?;
+    let permit = take_permit(program).await.map_err(|bound| {
+        program.children.count_refused(program.tenant(), bound);
+        Reason::new(bound.error())
+    })?;
     let started = program.children.start(permit, &program.settings, &program.protections).await;
     started.map_err(|error| Reason::not_started(&error, &program.settings))
 }
 
 /// Takes a permit. Where there is none, a child ends that waits for a session, or else those whose
 /// sessions have not used them for long.
-async fn take_permit(program: &Program) -> Result<ChildPermit, &'static str> {
+async fn take_permit(program: &Program) -> Result<ChildPermit, ChildBound> {
     let take = || program.children.take_permit(&program.shares.children);
     let refusal = match take().await {
         Ok(permit) => return Ok(permit),
