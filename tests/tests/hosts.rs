@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
+use tests::issuers::Issuer;
 use tests::mcp::Client;
+use tests::nodes::port;
 use tests::sse::Events;
 use tests::{Node, Setup, check, tools};
 use tokio::time::sleep;
@@ -134,7 +136,48 @@ async fn hosts_change_while_a_node_runs_and_belong_to_one_tenant() -> Result<()>
         told.contains("`tenants.b.hosts` has \"one.example\", which `tenants.a.hosts`"),
         "{told}"
     );
+    // Another port makes no other host.
+    std::fs::write(&file, tenant("a", "'one.example:8443'") + &tenant("b", "'one.example:9443'"))?;
+    let checked = Command::new(tools::built("roundhouse")).arg("check").arg(&file).output()?;
+    let told = String::from_utf8(checked.stderr)?;
+    ensure!(told.contains("\"one.example:9443\", which `tenants.a.hosts` has too"), "{told}");
     Ok(())
+}
+
+/// Clients that reach a host at a port of its own sign in there: the metadata names that port, and a token
+/// for this URL counts.
+#[tokio::test]
+async fn a_host_with_a_port_is_the_resource_and_the_audience_of_tokens() -> Result<()> {
+    let issuer = Issuer::mock().await?;
+    let listen = format!("127.0.0.1:{}", port()?);
+    let host = format!("acme.example.com:{}", listen.rsplit_once(':').context("no port")?.1);
+    let settings = format!(
+        "front.public_url = 'http://mcp.example.com'\n[tenants.acme]\nauth = 'oauth'\n\
+         hosts = ['{host}']\n[tenants.acme.oauth]\nissuer = '{}'\n[tenants.acme.backends.main]\n\
+         kind = 'native'\nname = 'everything'\n",
+        issuer.url
+    );
+    let node = Node::start(&Setup::config(settings).listen(&listen))?;
+    let at = |path: &str| client(&node, "acme.example.com", path, NEWEST);
+    let endpoint = at("/mcp")?;
+    let refused = endpoint.get(None).await?;
+    check::status(&refused, 401)?;
+    let challenge = check::header(&refused, "www-authenticate")?;
+    let well_known = format!("http://{host}/.well-known/oauth-protected-resource");
+    ensure!(challenge.contains(&format!("resource_metadata=\"{well_known}/mcp\"")), "{challenge}");
+    let metadata = at("/.well-known/oauth-protected-resource/mcp")?.http(Method::GET);
+    let metadata: Value = metadata.send().await?.json().await?;
+    let resource = metadata["resource"].as_str().context("no resource")?;
+    ensure!(resource == format!("http://{host}/mcp"), "{metadata}");
+    let token = |audience: String| {
+        let claims = json!({ "kid": "rs", "claims": { "sub": "ada", "aud": audience } });
+        issuer.token(claims)
+    };
+    let client = endpoint.with_key(&token(resource.into()).await?).opened(json!({})).await?;
+    client.is_well().await?;
+    // A token for another port is for another server.
+    let other = at("/mcp")?.with_key(&token("http://acme.example.com:1/mcp".into()).await?);
+    check::status(&other.get(None).await?, 401)
 }
 
 #[tokio::test]

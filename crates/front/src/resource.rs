@@ -46,10 +46,12 @@ impl PublicUrls {
     fn url(&self, tenant: &str, endpoint: Endpoint, host: Option<&str>) -> Option<Url> {
         let endpoint = endpoint.name();
         Some(match host {
-            Some(host) => Url {
-                origin: format!("{}://{host}", self.scheme_of_hosts()),
-                path: format!("/{endpoint}"),
-            },
+            Some(host) => {
+                let scheme = self.scheme_of_hosts();
+                let usual = if scheme == "https" { ":443" } else { ":80" };
+                let host = host.strip_suffix(usual).unwrap_or(host);
+                Url { origin: format!("{scheme}://{host}"), path: format!("/{endpoint}") }
+            }
             None => Url {
                 origin: self.origin.clone()?,
                 path: format!("{}/{tenant}/{endpoint}", self.path),
@@ -218,6 +220,11 @@ mod tests {
         assert_eq!(at_host(None), format!("https://{path}"));
         assert_eq!(at_host(Some("http://n.example")), format!("http://{path}"));
         assert_eq!(self::urls(None).metadata_url(&tenant, Endpoint::Mcp, None), None);
+        let with_ports = self::tenant(&["a.example:8443"]);
+        assert_eq!(
+            self::urls(None).metadata_url(&with_ports, Endpoint::Mcp, None).unwrap(),
+            "https://a.example:8443/.well-known/oauth-protected-resource/mcp"
+        );
         let with_hosts = self::tenant(&["a.example", "b.example"]);
         assert_eq!(
             self::urls(None).metadata_url(&with_hosts, Endpoint::Mcp, None).unwrap(),
@@ -244,6 +251,19 @@ mod tests {
             ]
         );
         assert_eq!(urls(None).audiences(&tenant, &rules).len(), 2);
+        let with_ports = self::tenant(&["a.example:8443", "b.example:443", "b.example:80"]);
+        let of_ports = with_ports.access.oauth().unwrap();
+        let of_mcp = |public_url| {
+            let mut urls = urls(public_url).audiences(&with_ports, of_ports);
+            urls.retain(|url| url.ends_with("/mcp"));
+            urls
+        };
+        let secure =
+            ["https://a.example:8443/mcp", "https://b.example/mcp", "https://b.example:80/mcp"];
+        assert_eq!(of_mcp(None), secure);
+        let plain =
+            ["http://a.example:8443/mcp", "http://b.example:443/mcp", "http://b.example/mcp"];
+        assert_eq!(of_mcp(Some("http://n.example"))[..3], plain);
         let rules = OauthRules { audiences: vec!["api://acme".into()], ..rules };
         assert_eq!(urls(None).audiences(&tenant, &rules), ["api://acme"]);
     }

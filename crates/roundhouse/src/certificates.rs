@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use front::{
     CertificatePair, CertificatePairs, DEFAULT_PAIR, PairError, PairSettings, TlsSettings,
 };
-use tenants::Tenant;
+use tenants::{Tenant, name_of_host};
 use time::OffsetDateTime;
 
 use crate::files;
@@ -145,7 +145,7 @@ pub(crate) fn warn(
         }
     }
     for tenant in tenants {
-        for host in tenant.hosts.iter().filter(|host| !pairs.cover(host)) {
+        for host in tenant.hosts.iter().filter(|host| !pairs.cover(name_of_host(host))) {
             problems.warn(format!(
                 "`tenants.{}.hosts` has {host:?}, which no certificate of `front.tls` is for; {remedy}",
                 tenant.name

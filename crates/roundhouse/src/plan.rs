@@ -15,7 +15,7 @@ use backends::{Backend, Backends};
 use catalog::{Catalog, Members, Pinning, TenantPins};
 use store::Store;
 use telemetry::TenantLabels;
-use tenants::{Tenant, Tenants};
+use tenants::{Tenant, Tenants, name_of_host};
 
 use crate::certificates::{self, Certificates};
 use crate::homes::{Home, StateDir};
@@ -439,17 +439,20 @@ fn hosts_of_others(tenants: &[Tenant], own: &[String]) -> Vec<(String, String)> 
     for tenant in tenants {
         let name = &tenant.name;
         for host in &tenant.hosts {
-            if own.contains(host) {
+            if own.iter().any(|own| own == name_of_host(host)) {
                 let problem = format!(
                     "`tenants.{name}.hosts` has {host:?}, which is a name of the node (of loopback, \
                      `front.public_url` or `front.allowed_hosts`); give the tenant a name of its own"
                 );
                 found.push((format!("tenants.{name}.hosts"), problem));
             }
-            let Some(other) = owners.insert(host.as_str(), name) else { continue };
+            let (other, written) = match owners.insert(name_of_host(host), (name, host)) {
+                Some((other, written)) if other != name || written == host => (other, written),
+                _ => continue,
+            };
             let problem = format!(
-                "`tenants.{name}.hosts` has {host:?}, which `tenants.{other}.hosts` has too; a host is \
-                 one tenant's, so remove it from one of them"
+                "`tenants.{name}.hosts` has {host:?}, which `tenants.{other}.hosts` has too, as {written:?}; \
+                 a host is one tenant's at every port, so remove it from one of them"
             );
             found.push((format!("tenants.{name}.hosts"), problem));
         }

@@ -30,6 +30,7 @@ pub use auth::Auth;
 pub use claim_values::ClaimValues;
 pub use client_name::ClientName;
 pub use error::Error;
+pub use host::name_of_host;
 pub use keys::{KEY_PREFIX, Key, KeyDigest, KeyProblem, KeySettings, Keys, time_of};
 pub use oauth::{Hidden, Introspection, OauthRules, OauthSettings, is_fetchable};
 pub use origin::remedy as origin_remedy;

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-use crate::Tenant;
+use crate::{Tenant, name_of_host};
 
 #[derive(Debug, Default)]
 struct Table {
@@ -20,7 +20,7 @@ impl Table {
         let mut table = Self::default();
         for tenant in tenants {
             for host in &tenant.hosts {
-                let host = Box::from(host.as_str());
+                let host = Box::from(name_of_host(host));
                 // Another tenant may have got the host of one that is leaving.
                 if tenant.is_leaving {
                     table.by_host.entry(host).or_insert_with(|| Arc::clone(&tenant));
@@ -166,10 +166,11 @@ mod tests {
 
     #[test]
     fn a_tenant_is_found_by_its_hosts_without_case() {
-        let settings = Settings { hosts: vec!["a.example".into()], ..Settings::open() };
+        let hosts = vec!["a.example".into(), "b.example:8443".into()];
+        let settings = Settings { hosts, ..Settings::open() };
         let tenants = Tenants::new([Tenant::new("a", &settings).unwrap(), tenant("b")]);
         let of_thread = TenantsOfThread::new(&tenants);
-        for host in ["a.example", "A.Example"] {
+        for host in ["a.example", "A.Example", "b.example"] {
             assert_eq!(&*of_thread.of_host(host).unwrap().name, "a");
         }
         for host in ["b", "example", "x.a.example", ""] {
