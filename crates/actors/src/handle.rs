@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::held::until_sessions_can_be_created;
-use crate::limits::NodeLimits;
+use crate::limits::{NodeLimits, PendingSession};
 use crate::link_seal::LinkSeal;
 use crate::node::Node;
 use crate::node_context::{ContextParts, NodeContext};
@@ -222,6 +222,17 @@ impl Handle {
         tenant: &Arc<Tenant>,
         principal: &Principal,
     ) -> Result<Opened, Refusal> {
+        self.connect_counted(tenant, principal, None).await
+    }
+
+    /// [`connect`](Self::connect) for a session that a limit counts. `pending` is dropped once the registry
+    /// has the session, which then waits for the store: it would otherwise count twice in that time.
+    pub async fn connect_counted(
+        &self,
+        tenant: &Arc<Tenant>,
+        principal: &Principal,
+        pending: Option<PendingSession>,
+    ) -> Result<Opened, Refusal> {
         let unconfirmed_max = self.node.context.settings.unconfirmed_max;
         self.node.registry.turn(&tenant.name, unconfirmed_max).await?;
         until_sessions_can_be_created(&self.node).await?;
@@ -236,6 +247,7 @@ impl Handle {
                 let opener = Opener { tenant, principal, client: self.client };
                 let (context, registry) = (&self.node.context, &self.node.registry);
                 let (session, reply) = create_session(context, registry, opener, new_session)?;
+                drop(pending);
                 is_recorded.await.map_err(|_| Refusal::Unavailable)?;
                 (session, Owner::Here(reply))
             }

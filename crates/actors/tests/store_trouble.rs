@@ -77,6 +77,24 @@ async fn log(world: &World, session: &SessionId) -> Vec<u64> {
 }
 
 #[actix_rt::test]
+async fn a_duplex_session_counts_once_while_the_store_does_not_answer() {
+    let (world, _) = world(FaultyStore { delay: Duration::from_secs(3_600), ..Default::default() });
+    let limits = world.handle.limits();
+    let entry = limits.count("acme", "sessions", 10);
+    let pending = entry.take_pending(limits.now()).and_then(Result::ok).unwrap();
+    let (handle, tenant) = (world.handle.clone(), Arc::clone(&world.tenant));
+    let principal = world.principal.clone();
+    let with_pending = Arc::strong_count(&entry);
+    let connecting = actix_rt::spawn(async move {
+        handle.connect_counted(&tenant, &principal, Some(pending)).await.map(drop)
+    });
+    wait_until(|| world.handle.sessions() == 1).await;
+    wait_until(|| Arc::strong_count(&entry) == with_pending - 1).await;
+    assert!(!connecting.is_finished());
+    connecting.abort();
+}
+
+#[actix_rt::test]
 async fn a_session_waits_for_a_store_that_is_slow_or_unreachable_for_a_moment() {
     tokio::time::pause();
     let delay = Duration::from_millis(20);

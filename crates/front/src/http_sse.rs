@@ -36,8 +36,8 @@ pub(crate) async fn open(
     service.limits.admit_stream(request.tenant, &request.credential, request.exchange).await?;
     let pending = service.limits.check_sessions(request.tenant, request.exchange).await?;
     let principal = &request.credential.principal;
-    let Opened { session, replies } = handle.connect(request.tenant, principal).await?;
-    drop(pending);
+    let opened = handle.connect_counted(request.tenant, principal, pending).await?;
+    let Opened { session, replies } = opened;
     service.check_opened(request, Endpoint::Sse, &session)?;
     request.accepted();
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
