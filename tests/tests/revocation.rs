@@ -510,8 +510,13 @@ async fn only_an_operator_revokes_and_wrong_orders_say_what_to_write() -> Result
         let told = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(1) && told.contains(word), "{told}");
     }
+    // A name that no key has may be a typing error.
+    let output = endpoint.revoke(&node, &["--subject", "adda"]).await?;
+    let told = String::from_utf8(output.stderr)?;
+    ensure!(output.status.success() && told.contains("no key in the settings"), "{told}");
     // A node alone keeps revocations in its memory.
-    endpoint.revoked(&node, &ADA).await?;
+    let output = endpoint.revoke(&node, &ADA).await?;
+    ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     ensure!(initialize(&node, "rhk_ada").await? == 401);
     let output = node.output();
     let is_action = |line: &&str| line.contains("operator action") && line.contains("revoke");

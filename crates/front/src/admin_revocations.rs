@@ -150,8 +150,14 @@ async fn change(
         let (tenant, principal) = (tenant.name.clone(), principal.name().into());
         Some(shown(&Revocation { tenant, principal, times }))
     });
+    let keys = match &tenant.access {
+        Access::Open => None,
+        Access::Authenticated(credentials) => credentials.keys.as_ref(),
+    };
+    let of_client = |principal| keys.map_or(0, |keys| keys.count_of(principal));
     let mut body = json!({
         "revocations": changed.collect::<Vec<_>>(),
+        "keys": principals.iter().map(of_client).sum::<usize>(),
         "stored": result.stored.is_ok(),
         "told": result.told,
         "untold": result.untold,

@@ -44,6 +44,14 @@ pub(crate) fn run(revoke: &Revoke) -> anyhow::Result<String> {
                 text(node)
             ));
         }
+        let revoked = answer["revocations"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let are_of_keys = revoked.iter().all(|one| one["credential"] == "key");
+        if !lift && are_of_keys && answer["keys"] == 0 {
+            note(
+                "no key in the settings of this node has this subject: compare the spelling with the keys \
+                 of the tenant; the revocation counts for keys that are made later, until `--lift`",
+            );
+        }
     }
     if operator.json {
         json(&answer)

@@ -120,6 +120,11 @@ impl Keys {
         self.0.len()
     }
 
+    /// The number of keys of this client.
+    pub fn count_of(&self, principal: &Principal) -> usize {
+        self.0.values().filter(|key| key.principal == *principal).count()
+    }
+
     /// The name of the key with this digest.
     pub fn name(&self, digest: KeyDigest) -> Option<&str> {
         Some(&self.0.get(&digest)?.name)
@@ -258,7 +263,11 @@ mod tests {
         let now = SystemTime::now();
         let [one, other] = ["a", "b"].map(|key| keys.find(KeyDigest::of(key), now).unwrap());
         assert_eq!(one.principal, other.principal);
-        assert_eq!(keys.count(), 2);
+        let nobody = ClientName::Key { subject: "ada-2027" }.principal();
+        assert_eq!(
+            (keys.count(), keys.count_of(&one.principal), keys.count_of(&nobody)),
+            (2, 2, 0)
+        );
     }
 
     #[test]
