@@ -8,7 +8,7 @@ use conversation::Refusal;
 use ownership::SessionRequest;
 use protocol::{SessionId, UpstreamTokens};
 use telemetry::Readiness;
-use tenants::Principal;
+use tenants::{Principal, Tenants};
 
 use crate::arbiters::Arbiters;
 use crate::held::HeldRequests;
@@ -31,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) held: HeldRequests,
     /// Whether the node is ready, for operators at other nodes; set once.
     pub(crate) readiness: OnceLock<Readiness>,
+    /// The tenants of the settings, for operators at other nodes.
+    pub(crate) tenants: OnceLock<Tenants>,
     /// The limits of the whole cluster at this node.
     pub(crate) limits: NodeLimits,
 }
@@ -61,6 +63,7 @@ impl Node {
             claims: OngoingClaims::default(),
             held,
             readiness: OnceLock::new(),
+            tenants: OnceLock::new(),
         }
     }
 

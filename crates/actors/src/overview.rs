@@ -3,6 +3,7 @@
 //! Each node lists its own sessions. Nodes that cannot be asked are named: an answer without them would
 //! look complete.
 
+use std::error::Error as _;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -12,12 +13,14 @@ use ownership::Incarnation;
 use protocol::SessionId;
 use store::Lease;
 use telemetry::Readiness;
+use tenants::Tenants;
 
 use crate::node::Node;
 use crate::routing::{CallProblem, NodeState, call_end, call_list, call_state, call_tenants};
 use crate::session_summary::{SessionPage, SessionQuery, SessionSummary};
 use crate::sessions_here::{self, EndOutcome};
 use crate::short_id::{ShortId, Target};
+use crate::sleeping::{self, Search, SleepingPage, SleepingQuery};
 use crate::takeover::{end_ownerless, until_claimed};
 use crate::tenants_here::{self, TenantFigures};
 
@@ -93,6 +96,8 @@ pub enum EndProblem {
     Unconfirmed,
     /// No node that could be asked has the session, and these could not be asked.
     Unasked(Vec<Unasked>),
+    /// No node has the session, and the store was not searched for it to the end.
+    Unsearched,
 }
 
 impl Overview {
@@ -103,6 +108,11 @@ impl Overview {
     /// Lets operators at other nodes see whether this node is ready. The first call counts.
     pub fn show_readiness(&self, readiness: Readiness) {
         let _ = self.0.readiness.set(readiness);
+    }
+
+    /// Lets operators at other nodes see the settings of this node's tenants. The first call counts.
+    pub fn show_tenants(&self, tenants: Tenants) {
+        let _ = self.0.tenants.set(tenants);
     }
 
     /// The figures of the tenants, of each node that could be asked, in the order of the nodes' names.
@@ -214,8 +224,18 @@ impl Overview {
         listing
     }
 
+    /// Lists sessions that no node has. An error says why the store could not be read.
+    pub async fn sleeping(&self, query: SleepingQuery) -> Result<SleepingPage, String> {
+        let limit = query.limit.clamp(1, sessions_here::PAGE_MAX);
+        let query = SleepingQuery { limit, ..query };
+        sleeping::list(&self.0, query).await.map_err(|error| match error.source() {
+            Some(cause) => format!("{error} ({cause})"),
+            None => error.to_string(),
+        })
+    }
+
     /// Ends a session, wherever it is. Its running calls are cancelled at the server. Returns when the
-    /// store holds its end. A session that sleeps is found by its id only.
+    /// store holds its end.
     pub async fn end_session(
         &self,
         target: Target,
@@ -224,12 +244,26 @@ impl Overview {
         match target {
             Target::Id(session) => self.end_by_id(session, tenant).await,
             Target::Short(range) if range.start() == range.end() => {
-                self.end_by_short_id(Target::Short(range), tenant).await
+                self.end_by_short_id(range, tenant).await
             }
-            Target::Short(range) => {
-                let id = self.only_one(range, tenant.clone()).await?;
-                self.end_by_short_id(Target::Short(id.0..=id.0), tenant).await
-            }
+            Target::Short(range) => match self.only_one(&range, tenant.clone()).await? {
+                Some(id) => self.end_by_short_id(id.0..=id.0, tenant).await,
+                None => self.end_in_store(&range, tenant).await,
+            },
+        }
+    }
+
+    /// Ends a session that is on no node.
+    async fn end_in_store(
+        &self,
+        range: &RangeInclusive<u64>,
+        tenant: Option<Arc<str>>,
+    ) -> Result<Ended, EndProblem> {
+        match sleeping::find(&self.0, range, tenant.as_deref()).await {
+            Search::Found(session) => self.end_by_id(session, tenant).await,
+            Search::Nothing => Err(EndProblem::Unknown),
+            Search::Ambiguous => Err(EndProblem::Ambiguous),
+            Search::Unfinished => Err(EndProblem::Unsearched),
         }
     }
 
@@ -292,12 +326,12 @@ impl Overview {
         Ended { id: ShortId::of(session), tenant: Arc::clone(tenant), node: self.name() }
     }
 
-    /// The only session of all nodes whose short id is one of these.
+    /// The only session of all nodes whose short id is one of these; `None`: there is none.
     async fn only_one(
         &self,
-        range: RangeInclusive<u64>,
+        range: &RangeInclusive<u64>,
         tenant: Option<Arc<str>>,
-    ) -> Result<ShortId, EndProblem> {
+    ) -> Result<Option<ShortId>, EndProblem> {
         let after = range.start().checked_sub(1).map(ShortId);
         let listing = self.sessions(SessionQuery { tenant, after, limit: 2 }).await;
         let ids = listing.sessions.iter().map(|(_, session)| session.id);
@@ -306,17 +340,18 @@ impl Overview {
             [_, _, ..] => Err(EndProblem::Ambiguous),
             // There may be another one at these nodes.
             _ if !listing.unasked.is_empty() => Err(EndProblem::Unasked(listing.unasked)),
-            [] => Err(EndProblem::Unknown),
-            [id] => Ok(*id),
+            [] => Ok(None),
+            [id] => Ok(Some(*id)),
         }
     }
 
-    /// Asks all nodes.
+    /// Asks all nodes, and then searches the store. `range` has one id.
     async fn end_by_short_id(
         &self,
-        target: Target,
+        range: RangeInclusive<u64>,
         tenant: Option<Arc<str>>,
     ) -> Result<Ended, EndProblem> {
+        let target = Target::Short(range.clone());
         match sessions_here::end(&self.0, target.clone(), tenant.clone()).await {
             EndOutcome::NotHere => {}
             outcome => return self.outcome(outcome, &self.name()),
@@ -338,7 +373,7 @@ impl Overview {
             }
         }
         match all_unasked.is_empty() {
-            true => Err(EndProblem::Unknown),
+            true => self.end_in_store(&range, tenant).await,
             false => Err(EndProblem::Unasked(all_unasked)),
         }
     }

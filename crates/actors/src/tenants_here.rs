@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use budget::Share;
+use tenants::{Access, Tenant};
 
 use crate::node::Node;
 
@@ -21,6 +22,38 @@ pub struct TenantFigures {
     pub stored_bytes: u64,
     /// The server processes of the tenant on the node.
     pub children: Figure,
+    /// What the settings of the node have; `None` if they do not have the tenant.
+    pub settings: Option<ShownSettings>,
+}
+
+/// What operators see of the settings of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownSettings {
+    /// The kinds of credentials, or `open`.
+    pub auth: Vec<String>,
+    /// The number of keys; `None` if the tenant has no keys.
+    pub keys: Option<u64>,
+    /// The hosts.
+    pub hosts: Vec<String>,
+    /// Whether the tenant was removed.
+    pub is_leaving: bool,
+}
+
+impl ShownSettings {
+    /// Those of this tenant.
+    pub fn of(tenant: &Tenant) -> Self {
+        let (auth, keys) = match &tenant.access {
+            Access::Open => (vec!["open"], None),
+            Access::Authenticated(credentials) => {
+                let keys = credentials.keys.as_ref().map(|_| "keys");
+                let oauth = credentials.oauth.as_ref().map(|_| "oauth");
+                let count = credentials.keys.as_ref().map(|keys| keys.count() as u64);
+                (keys.into_iter().chain(oauth).collect(), count)
+            }
+        };
+        let auth = auth.into_iter().map(str::to_owned).collect();
+        Self { auth, keys, hosts: tenant.hosts.clone(), is_leaving: tenant.is_leaving }
+    }
 }
 
 /// An amount that is used, and the most that may be.
@@ -68,6 +101,9 @@ pub(crate) fn list(node: &Node) -> Vec<TenantFigures> {
     }
     for share in node.context.children.iter().flat_map(|children| children.shares()) {
         of(share.tenant(), &|figures| figures.children = Figure::of(&share));
+    }
+    for tenant in node.tenants.get().into_iter().flat_map(tenants::Tenants::by_name) {
+        of(&tenant.name, &|figures| figures.settings = Some(ShownSettings::of(&tenant)));
     }
     by_name.into_values().collect()
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use actix_http::{Method, StatusCode};
 use actors::{
-    EndProblem, Ended, Listing, NodeSummary, Overview, PAGE_MAX, SessionQuery, SessionSummary,
-    ShortId, Target, Unasked,
+    EndProblem, Ended, Listing, NodeSummary, Overview, PAGE_MAX, ScanCursor, SessionQuery,
+    SessionSummary, ShortId, SleepingPage, SleepingQuery, SleepingSession, Target, Unasked,
 };
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tenants::Tenants;
 
 use crate::admin_credentials::Role;
-use crate::admin_tenants;
+use crate::admin_tenants::{self, TenantsQuery};
 
 /// What all paths of this file begin with.
 pub(crate) const PREFIX: &str = "/v1/";
@@ -38,8 +38,9 @@ pub(crate) struct Listed<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum ApiRequest {
     Nodes,
-    Tenants,
+    Tenants(TenantsQuery),
     Sessions(SessionQuery),
+    Sleeping(SleepingQuery),
     EndSession { target: Target, tenant: Option<Arc<str>> },
 }
 
@@ -102,7 +103,7 @@ impl ApiRequest {
         match path {
             "nodes" | "tenants" | "sessions" if !is_read => Err(Unreadable::Method("GET, HEAD")),
             "nodes" => parameters(query, []).map(|[]| Self::Nodes),
-            "tenants" => parameters(query, []).map(|[]| Self::Tenants),
+            "tenants" => Self::tenants(query),
             "sessions" => Self::sessions(query),
             _ => match path.strip_prefix("sessions/") {
                 Some(_) if *method != Method::DELETE => Err(Unreadable::Method("DELETE")),
@@ -112,16 +113,32 @@ impl ApiRequest {
         }
     }
 
+    fn tenants(query: &str) -> Result<Self, Unreadable> {
+        let [limit, after] = parameters(query, ["limit", "after"])?;
+        let limit = limit.map(|limit| read_limit(&limit)).transpose()?;
+        Ok(Self::Tenants(TenantsQuery { after, limit }))
+    }
+
     fn sessions(query: &str) -> Result<Self, Unreadable> {
-        let [tenant, limit, after] = parameters(query, ["tenant", "limit", "after"])?;
-        let limit = match limit.as_deref().map(str::parse) {
-            None => PAGE,
-            Some(Ok(limit @ 1..=PAGE_MAX)) => limit,
-            Some(_) => {
-                let why = format!("write ?limit= and a number from 1 to {PAGE_MAX}");
-                return Err(Unreadable::Parameter(why));
+        let [tenant, limit, after, sleeping] =
+            parameters(query, ["tenant", "limit", "after", "sleeping"])?;
+        let limit = limit.map_or(Ok(PAGE), |limit| read_limit(&limit))?;
+        let tenant = tenant.map(Into::into);
+        match sleeping.as_deref() {
+            None | Some("false") => {}
+            Some("true") => {
+                let Ok(after) = after.as_deref().map_or(Ok(ScanCursor::default()), str::parse)
+                else {
+                    let why = "write ?after= and the value of `next` in the former page";
+                    return Err(Unreadable::Parameter(why.into()));
+                };
+                return Ok(Self::Sleeping(SleepingQuery { tenant, after, limit }));
             }
-        };
+            Some(_) => {
+                let why = "write ?sleeping=true for the sessions that no node has";
+                return Err(Unreadable::Parameter(why.into()));
+            }
+        }
         let after = match after.as_deref().map(ShortId::parse) {
             None => None,
             Some(Some(after)) => Some(after),
@@ -130,7 +147,7 @@ impl ApiRequest {
                 return Err(Unreadable::Parameter(why.into()));
             }
         };
-        Ok(Self::Sessions(SessionQuery { tenant: tenant.map(Into::into), after, limit }))
+        Ok(Self::Sessions(SessionQuery { tenant, after, limit }))
     }
 
     fn end_session(session: &str, query: &str) -> Result<Self, Unreadable> {
@@ -152,7 +169,7 @@ impl ApiRequest {
     /// The role that it needs.
     pub(crate) fn role(&self) -> Role {
         match self {
-            Self::Nodes | Self::Tenants | Self::Sessions(_) => Role::Read,
+            Self::Nodes | Self::Tenants(_) | Self::Sessions(_) | Self::Sleeping(_) => Role::Read,
             Self::EndSession { .. } => Role::Operate,
         }
     }
@@ -161,8 +178,9 @@ impl ApiRequest {
     pub(crate) fn action(&self) -> &'static str {
         match self {
             Self::Nodes => "list nodes",
-            Self::Tenants => "list tenants",
+            Self::Tenants(_) => "list tenants",
             Self::Sessions(_) => "list sessions",
+            Self::Sleeping(_) => "list sleeping sessions",
             Self::EndSession { .. } => "end session",
         }
     }
@@ -170,8 +188,9 @@ impl ApiRequest {
     /// What it is about. No session's id is in it.
     pub(crate) fn object(&self) -> String {
         match self {
-            Self::Nodes | Self::Tenants => "cluster".to_owned(),
-            Self::Sessions(SessionQuery { tenant, .. }) => {
+            Self::Nodes | Self::Tenants(_) => "cluster".to_owned(),
+            Self::Sessions(SessionQuery { tenant, .. })
+            | Self::Sleeping(SleepingQuery { tenant, .. }) => {
                 tenant.as_deref().unwrap_or("all tenants").to_owned()
             }
             Self::EndSession { target, .. } => target.to_string(),
@@ -186,10 +205,13 @@ impl ApiRequest {
                 let nodes: Vec<_> = nodes.into_iter().map(node).collect();
                 Performed::listed(json!({ "nodes": nodes, "unasked": names(unasked) }))
             }
-            Self::Tenants => {
+            Self::Tenants(query) => {
                 let (nodes, unasked) = listed.overview.tenants().await;
-                let tenants = admin_tenants::tenants(&listed.tenants.by_name(), nodes);
-                Performed::listed(json!({ "tenants": tenants, "unasked": names(unasked) }))
+                let own = listed.tenants.by_name();
+                let (tenants, next) = admin_tenants::tenants(&own, nodes, &query);
+                Performed::listed(json!({
+                    "tenants": tenants, "next": next.as_deref(), "unasked": names(unasked),
+                }))
             }
             Self::Sessions(query) => {
                 let Listing { sessions, next, unasked } = listed.overview.sessions(query).await;
@@ -200,6 +222,20 @@ impl ApiRequest {
                     "sessions": sessions, "next": next, "unasked": names(unasked),
                 }))
             }
+            Self::Sleeping(query) => match listed.overview.sleeping(query).await {
+                Ok(SleepingPage { sessions, next, unread }) => {
+                    let sessions: Vec<_> = sessions.into_iter().map(self::sleeping).collect();
+                    let next = next.map(|next| next.to_string());
+                    Performed::listed(json!({
+                        "sessions": sessions, "next": next, "unread": unread,
+                    }))
+                }
+                Err(error) => {
+                    let why = format!("the store did not list its sessions: {error}");
+                    let answer = ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why);
+                    Performed { outcome: "no list", ended: None, answer }
+                }
+            },
             Self::EndSession { target, tenant } => {
                 match listed.overview.end_session(target, tenant).await {
                     Ok(ended) => {
@@ -223,8 +259,7 @@ impl ApiRequest {
 fn not_ended(problem: EndProblem) -> (&'static str, ApiAnswer) {
     match problem {
         EndProblem::Unknown => {
-            let why = "there is no such session: it has ended, or belongs to another tenant, or it \
-                       sleeps and can be ended by its `Mcp-Session-Id` only";
+            let why = "there is no such session: it has ended, or belongs to another tenant";
             ("unknown", ApiAnswer::error(StatusCode::NOT_FOUND, why))
         }
         EndProblem::Ambiguous => {
@@ -236,6 +271,11 @@ fn not_ended(problem: EndProblem) -> (&'static str, ApiAnswer) {
                        in time; ask again";
             ("unconfirmed", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
         }
+        EndProblem::Unsearched => {
+            let why = "the session is on no node, and the store was not searched for it to the end: write \
+                       all 16 digits of its id or its `Mcp-Session-Id`, or ask again";
+            ("store not searched", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
+        }
         EndProblem::Unasked(unasked) => {
             let nodes = unasked.iter().map(|one| format!("{} ({})", one.node, one.reason));
             let nodes = nodes.collect::<Vec<_>>().join(", ");
@@ -245,6 +285,17 @@ fn not_ended(problem: EndProblem) -> (&'static str, ApiAnswer) {
             ("nodes could not be asked", ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why))
         }
     }
+}
+
+fn sleeping(session: SleepingSession) -> Value {
+    let SleepingSession { id, tenant, revision, client, is_released } = session;
+    json!({
+        "id": id.to_string(),
+        "tenant": &*tenant,
+        "revision": Some(revision).filter(|revision| !revision.is_empty()),
+        "client": Some(client).filter(|client| !client.is_empty()),
+        "released": is_released,
+    })
 }
 
 /// The name of a node for operators.
@@ -287,6 +338,16 @@ fn session(node: &str, session: SessionSummary) -> Value {
         "requests": activity.map(|activity| activity.requests),
         "streams": activity.map(|activity| activity.streams),
     })
+}
+
+fn read_limit(written: &str) -> Result<usize, Unreadable> {
+    match written.parse() {
+        Ok(limit @ 1..=PAGE_MAX) => Ok(limit),
+        _ => {
+            let why = format!("write ?limit= and a number from 1 to {PAGE_MAX}");
+            Err(Unreadable::Parameter(why))
+        }
+    }
 }
 
 fn decoded(text: &str) -> Option<String> {
@@ -338,7 +399,10 @@ mod tests {
             Ok(ApiRequest::Sessions(query))
         };
         assert_eq!(read(Method::GET, "/v1/nodes"), Ok(ApiRequest::Nodes));
-        assert_eq!(read(Method::HEAD, "/v1/tenants"), Ok(ApiRequest::Tenants));
+        assert_eq!(
+            read(Method::HEAD, "/v1/tenants"),
+            Ok(ApiRequest::Tenants(TenantsQuery::default()))
+        );
         assert_eq!(read(Method::GET, "/v1/sessions"), page(None, None, PAGE));
         let after = ShortId::parse("00000000000000ff");
         let all = "/v1/sessions?tenant=a%2Db&after=00000000000000ff&limit=7";
@@ -352,7 +416,13 @@ mod tests {
             ("/v1/sessions?limit=-1", "1 to 1000"),
             ("/v1/sessions?after=ff", "16 hexadecimal"),
             ("/v1/sessions?after=%00", "16 hexadecimal"),
+            ("/v1/sessions?after=0.7", "16 hexadecimal"),
+            ("/v1/sessions?sleeping=yes", "sleeping=true"),
+            ("/v1/sessions?sleeping=true&limit=0", "1 to 1000"),
+            ("/v1/sessions?sleeping=true&after=0123456789abcdef", "`next`"),
             ("/v1/nodes?all=1", "no parameters"),
+            ("/v1/tenants?limit=0", "1 to 1000"),
+            ("/v1/tenants?tenant=a", "limit, after"),
         ] {
             let Err(Unreadable::Parameter(why)) = read(Method::GET, wrong) else {
                 panic!("{wrong} was read")
@@ -364,6 +434,16 @@ mod tests {
         for unknown in ["/v1/", "/v1/node", "/v1/nodes/", "/v2/nodes", "/v1/sessions%2Fx"] {
             assert_eq!(read(Method::DELETE, unknown), Err(Unreadable::Path), "{unknown}");
         }
+    }
+
+    #[test]
+    fn the_sessions_of_no_node_have_pages_of_their_own() {
+        let asked = read(Method::GET, "/v1/sessions?sleeping=true&tenant=a&after=5461.7&limit=9");
+        let after = ScanCursor { part: 5_461, position: 7 };
+        let query = SleepingQuery { tenant: Some("a".into()), after, limit: 9 };
+        assert_eq!(asked, Ok(ApiRequest::Sleeping(query)));
+        let all = read(Method::GET, "/v1/sessions?sleeping=false").unwrap();
+        assert!(matches!(all, ApiRequest::Sessions(_)), "{all:?}");
     }
 
     #[test]

@@ -294,6 +294,7 @@ impl Plan {
         let _closing = reporting.audit.closing();
         let handle = self.handle(membership, otlp.traces());
         handle.overview().show_readiness(readiness.clone());
+        handle.overview().show_tenants(self.tenants.clone());
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let bodies = self.body_budget();
         let running = operators.serve_clients(

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use front::AdminAddress;
 
 pub use self::operators::{
-    AdminKey, AdminRole, Drain, EndSession, Operator, OperatorCommand, Sessions,
+    AdminKey, AdminRole, Drain, EndSession, Operator, OperatorCommand, Sessions, Tenants,
 };
 pub use self::revoke::Revoke;
 use crate::settings::addresses;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use crate::admin_client::{Client, RefusedRequest, printable, segment, with_query};
-use crate::cli::{Drain, EndSession, Operator, OperatorCommand, Sessions};
+use crate::cli::{Drain, EndSession, Operator, OperatorCommand, Sessions, Tenants};
 use crate::revoke_command;
 
 /// When a draining node is asked first how many sessions it has. Each further time comes after twice the time
@@ -25,7 +25,7 @@ const MARGIN: Duration = Duration::from_secs(60);
 pub(crate) fn run(command: &OperatorCommand) -> anyhow::Result<String> {
     match command {
         OperatorCommand::Nodes(operator) => listed(operator, "/v1/nodes", "nodes", &NODES),
-        OperatorCommand::Tenants(operator) => listed(operator, "/v1/tenants", "tenants", &TENANTS),
+        OperatorCommand::Tenants(tenants) => self::tenants(tenants),
         OperatorCommand::Sessions(sessions) => self::sessions(sessions),
         OperatorCommand::Drain(drain) => self::drain(drain),
         OperatorCommand::Undrain(operator) => {
@@ -81,6 +81,18 @@ const SESSIONS: [Column; 10] = [
     ("IDLE", |session| age(&session["idle_secs"])),
     ("CALLS", |session| text(&session["requests"])),
     ("STREAMS", |session| text(&session["streams"])),
+];
+
+const SLEEPING: [Column; 5] = [
+    ("SESSION", |session| text(&session["id"])),
+    ("TENANT", |session| text(&session["tenant"])),
+    ("REVISION", |session| text(&session["revision"])),
+    ("CLIENT", |session| text(&session["client"])),
+    ("STATE", |session| match session["released"].as_bool() {
+        Some(true) => "sleeping".to_owned(),
+        Some(false) => "node lost".to_owned(),
+        None => "-".to_owned(),
+    }),
 ];
 
 /// A value as a cell; `-` for none. What clients chose has no control characters.
@@ -157,21 +169,45 @@ fn table(rows: &[Value], columns: &[Column]) -> String {
     lines.iter().map(line).collect()
 }
 
+fn tenants(tenants: &Tenants) -> anyhow::Result<String> {
+    let Tenants { limit, after, operator } = tenants;
+    let path = with_query(
+        "/v1/tenants",
+        &[
+            ("limit", limit.as_ref().map(|limit| limit as _)),
+            ("after", after.as_ref().map(|after| after as _)),
+        ],
+    );
+    let answer = Client::new(operator)?.get(&path)?.json()?;
+    note_next(operator, &answer);
+    shown(operator, &answer, "tenants", &TENANTS)
+}
+
+/// Names the option that shows the next page. In JSON it is `next`.
+fn note_next(operator: &Operator, answer: &Value) {
+    if let Some(next) = answer["next"].as_str().filter(|_| !operator.json) {
+        note(&format!("there are more: add `--after {}`", printable(next)));
+    }
+}
+
 fn sessions(sessions: &Sessions) -> anyhow::Result<String> {
-    let Sessions { tenant, limit, after, operator } = sessions;
+    let Sessions { tenant, sleeping, limit, after, operator } = sessions;
+    let is_sleeping = sleeping.then_some("true");
     let path = with_query(
         "/v1/sessions",
         &[
             ("tenant", tenant.as_ref().map(|tenant| tenant as _)),
             ("limit", Some(limit)),
             ("after", after.as_ref().map(|after| after as _)),
+            ("sleeping", is_sleeping.as_ref().map(|sleeping| sleeping as _)),
         ],
     );
     let answer = Client::new(operator)?.get(&path)?.json()?;
-    if let Some(next) = answer["next"].as_str().filter(|_| !operator.json) {
-        note(&format!("there are more: add `--after {}`", printable(next)));
+    note_next(operator, &answer);
+    if let Some(unread @ 1..) = answer["unread"].as_u64() {
+        note(&format!("{unread} records could not be read; see the log of the node"));
     }
-    shown(operator, &answer, "sessions", &SESSIONS)
+    shown(operator, &answer, "sessions", if *sleeping { &SLEEPING } else { &SESSIONS })
 }
 
 fn end_session(end: &EndSession) -> anyhow::Result<String> {

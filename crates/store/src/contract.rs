@@ -15,6 +15,7 @@ pub mod making;
 pub mod reasserting;
 pub mod revoking;
 pub mod saving;
+pub mod scanning;
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
@@ -130,6 +131,11 @@ macro_rules! contract {
             an_ended_session_takes_nothing,
             a_deposed_owner_ends_nothing,
             a_tombstone_expires,
+        );
+        $crate::contract!(@tests scanning, $world;
+            the_pages_of_a_scan_have_each_session_that_is_there_all_the_time,
+            a_scan_names_sessions_as_they_were_created,
+            a_scan_names_no_session_that_is_gone,
         );
         $crate::contract!(@tests revoking, $world;
             revocations_are_read_as_they_were_written,

@@ -8,8 +8,8 @@ use protocol::SessionId;
 
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList, State,
-    StateExtension, Store, Token,
+    Primary, PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList,
+    ScanCursor, Scanned, State, StateExtension, Store, Token,
 };
 
 /// Declares the layer, and makes each layer a store, from one list of operations.
@@ -97,6 +97,7 @@ layer! {
     fn revoke(revocations: &[Revocation], now_ms: u64) -> RevocationGeneration;
     fn revocations() -> (RevocationGeneration, RevocationList);
     fn revocation_generation() -> RevocationGeneration;
+    fn scan(from: ScanCursor, count: usize) -> Scanned;
     fn primaries() -> Vec<Primary>;
     fn sweep() -> usize;
 }

@@ -16,6 +16,7 @@ mod memory;
 mod metrics;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod scan;
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub use ownership::{
     RevocationGeneration, RevocationList, RevocationTimes, State, StateBytes, StateExtension,
     Token,
 };
+pub use scan::{NoCursor, ScanCursor, Scanned};
 
 /// The shared state that every node reads and writes.
 ///
@@ -163,6 +165,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the generation of the revocations, which each renewal returns as well.
     async fn revocation_generation(&self) -> Result<RevocationGeneration, Error>;
+
+    /// Returns a page of the sessions, whatever their status, for operators. A session that is there from the
+    /// first page to the last is on one of them, unless a part of the store moves or is replaced meanwhile.
+    /// `count` is about how many entries of the store are looked at; the page may be empty.
+    async fn scan(&self, from: ScanCursor, count: usize) -> Result<Scanned, Error>;
 
     /// Returns the current primaries of the store. A primary that replaced another may lack
     /// the last writes, so the owner of each of its sessions re-asserts it.

@@ -25,8 +25,8 @@ use self::leases::Leases;
 use self::shard::Shard;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList, State,
-    StateExtension, Store, Token,
+    PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList, ScanCursor,
+    Scanned, State, StateExtension, Store, Token,
 };
 
 /// Number of shards: enough that threads rarely contend for one lock.
@@ -229,6 +229,17 @@ impl Store for Memory {
 
     async fn revocation_generation(&self) -> Result<RevocationGeneration, Error> {
         Ok(lock(&self.revocations).0)
+    }
+
+    /// A page is a shard.
+    async fn scan(&self, from: ScanCursor, _: usize) -> Result<Scanned, Error> {
+        let Some(shard) = self.shards.get(usize::from(from.part)) else {
+            return Ok(Scanned::default());
+        };
+        let sessions = lock(shard).sessions(self.now());
+        let part = from.part + 1;
+        let next = ScanCursor { part, position: 0 };
+        Ok(Scanned { sessions, next: (usize::from(part) < SHARDS).then_some(next) })
     }
 
     async fn sweep(&self) -> Result<usize, Error> {

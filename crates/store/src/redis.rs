@@ -20,6 +20,7 @@ mod layout;
 mod leases;
 mod outbox;
 mod revocations;
+mod scanning;
 mod script;
 mod sentinel;
 mod settings;
@@ -46,7 +47,7 @@ use crate::metrics::Operation;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
     Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
-    RevocationList, State, StateExtension, Store, Token,
+    RevocationList, ScanCursor, Scanned, State, StateExtension, Store, Token,
 };
 
 /// A [`Store`] in Redis.
@@ -333,6 +334,10 @@ impl Store for Redis {
 
     async fn revocation_generation(&self) -> Result<RevocationGeneration, Error> {
         self.stored_revocations().read_generation().await
+    }
+
+    async fn scan(&self, from: ScanCursor, count: usize) -> Result<Scanned, Error> {
+        self.scan_page(from, count).await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {

@@ -1,14 +1,17 @@
 //! Operators of a cluster: the sessions of all nodes, from any of them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
-use tests::Setup;
+use tests::mcp::Client;
 use tests::recorded::{Recorded, pinged};
+use tests::{Node, Setup};
 use tokio::time::sleep;
 
 use super::{DEMO, NEWEST, PATIENCE, TOKEN, ask, json_of, list, request, token_file};
@@ -110,15 +113,44 @@ async fn a_node_lists_what_a_tenant_uses_on_all_nodes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_session_that_sleeps_is_ended_by_its_id() -> Result<()> {
+async fn a_tenant_that_only_another_node_has_is_listed_with_its_settings() -> Result<()> {
     let token = token_file(TOKEN)?;
+    let digest = "0".repeat(64);
+    let more = format!(
+        "[tenants.only]\nauth = 'keys'\nhosts = ['only.example.com']\n[tenants.only.keys.ada]\n\
+         sha256 = '{digest}'\n[tenants.only.backends.main]\nkind = 'native'\nname = 'everything'\n"
+    );
+    let setup = |text: String| Setup::config(text).with("admin.token_file", token.path().display());
+    let cluster =
+        Recorded::start([setup(DEMO.to_owned()), setup(format!("{DEMO}\n{more}"))]).await?;
+    for node in [0, 1] {
+        let tenants = json_of(cluster.node(node)?, &["tenants"]).await?;
+        let [demo, only] = &**list(&tenants, "tenants")? else { bail!("{tenants}") };
+        ensure!(demo["name"] == "demo" && demo["auth"][0] == "open", "{demo}");
+        ensure!(only["name"] == "only" && only["auth"][0] == "keys", "{only}");
+        ensure!(only["keys"] == 1 && only["hosts"][0] == "only.example.com", "{only}");
+        let page = json_of(cluster.node(node)?, &["tenants", "--limit", "1"]).await?;
+        ensure!(list(&page, "tenants")?.len() == 1 && page["next"] == "demo", "{page}");
+        let page = json_of(cluster.node(node)?, &["tenants", "--after", "demo"]).await?;
+        ensure!(list(&page, "tenants")?.len() == 1 && page["next"].is_null(), "{page}");
+    }
+    Ok(())
+}
+
+/// Two nodes whose sessions fall asleep after a second: a session sleeps when its server does not run.
+async fn sleepy(token: &NamedTempFile) -> Result<Recorded> {
     let setup = || {
-        // A session sleeps when its server does not run.
         Setup::config(DEMO.replace("auth = 'open'", "auth = 'open'\nidle_stop_secs = 1"))
             .with("sessions.sleep_after_secs", 1)
             .with("admin.token_file", token.path().display())
     };
-    let cluster = Recorded::start([setup(), setup()]).await?;
+    Recorded::start([setup(), setup()]).await
+}
+
+#[tokio::test]
+async fn a_session_that_sleeps_is_ended_by_its_id() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let cluster = sleepy(&token).await?;
     let client = cluster.open(0, NEWEST).await?;
     let session = client.session.clone().context("no session")?;
     let until = Instant::now() + PATIENCE;
@@ -137,6 +169,88 @@ async fn a_session_that_sleeps_is_ended_by_its_id() -> Result<()> {
     for node in [0, 1] {
         ensure!(pinged(&client, cluster.node(node)?).await? == 404, "node {node}");
     }
+    Ok(())
+}
+
+/// The short id of the session of a client.
+fn short_id(client: &Client) -> Result<String> {
+    let digest = Sha256::digest(client.session.as_ref().context("no session")?);
+    Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// All pages of the sessions without a node: whether each was released, by its short id.
+async fn sleeping(node: &Node, limit: &str) -> Result<BTreeMap<String, bool>> {
+    let (mut found, mut next) = (BTreeMap::new(), None);
+    loop {
+        let mut arguments = vec!["sessions", "--sleeping", "--tenant", "demo", "--limit", limit];
+        arguments.extend(next.iter().flat_map(|next: &String| ["--after", next]));
+        let page = json_of(node, &arguments).await?;
+        for session in list(&page, "sessions")? {
+            let id = session["id"].as_str().context("no id")?.to_owned();
+            ensure!(session["tenant"] == "demo" && session["revision"] == NEWEST, "{session}");
+            ensure!(session["client"].is_string(), "{session}");
+            found.insert(id, session["released"] == true);
+        }
+        match page["next"].as_str() {
+            Some(written) => next = Some(written.to_owned()),
+            None => return Ok(found),
+        }
+    }
+}
+
+#[tokio::test]
+async fn sessions_that_no_node_has_are_listed_and_ended_by_their_short_ids() -> Result<()> {
+    let token = token_file(TOKEN)?;
+    let mut cluster = sleepy(&token).await?;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(cluster.open(0, NEWEST).await?);
+    }
+    let awake = cluster.open(0, NEWEST).await?;
+    let _stream = awake.listen().await?;
+    let mut ids = Vec::new();
+    for client in &clients {
+        ids.push(short_id(client)?);
+    }
+    let until = Instant::now() + PATIENCE;
+    let asleep: BTreeMap<_, _> = ids.iter().map(|id| (id.clone(), true)).collect();
+    while sleeping(cluster.node(1)?, "1").await? != asleep {
+        ensure!(Instant::now() < until, "the sessions do not fall asleep");
+        sleep(Duration::from_millis(200)).await;
+    }
+    ensure!(sleeping(cluster.node(0)?, "1000").await? == asleep);
+    let of_other = ["sessions", "--sleeping", "--tenant", "other"];
+    let none = json_of(cluster.node(0)?, &of_other).await?;
+    ensure!(list(&none, "sessions")?.is_empty() && none["next"].is_null(), "{none}");
+    let table = ask(cluster.node(1)?, &["sessions", "--sleeping"], Some(TOKEN)).await?;
+    ensure!(table.clone().is_ok_and(|table| table.contains("sleeping")), "{table:?}");
+
+    // At the other node: by the short id, and by its beginning.
+    let other = cluster.node(1)?;
+    let of_wrong = ask(other, &["end-session", &ids[0], "--tenant", "other"], Some(TOKEN)).await?;
+    ensure!(of_wrong.unwrap_err().contains("404"));
+    for (client, named) in clients.iter().zip([&ids[0][..], &ids[1][..8]]) {
+        let ended = json_of(other, &["end-session", named, "--tenant", "demo"]).await?;
+        ensure!(ended["ended"]["id"] == short_id(client)?, "{ended}");
+        ensure!(pinged(client, cluster.node(0)?).await? == 404);
+        let again = ask(other, &["end-session", named, "--tenant", "demo"], Some(TOKEN)).await?;
+        ensure!(again.unwrap_err().contains("404"));
+    }
+    let left = BTreeMap::from([(ids[2].clone(), true)]);
+    ensure!(sleeping(other, "1").await? == left);
+
+    // The session of a lost node waits for its client.
+    cluster.kill(0)?;
+    cluster.deaths_noticed().await?;
+    let lost = BTreeMap::from([(ids[2].clone(), true), (short_id(&awake)?, false)]);
+    let found = sleeping(cluster.node(1)?, "1").await?;
+    ensure!(found == lost, "{found:?} {lost:?}");
+    let mut again = awake.twin();
+    again.url = cluster.node(1)?.demo();
+    again.is_well().await?;
+    let _stream = again.listen().await?;
+    let found = sleeping(cluster.node(1)?, "1").await?;
+    ensure!(found == left, "{found:?}");
     Ok(())
 }
 

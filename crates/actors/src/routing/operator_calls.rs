@@ -18,14 +18,14 @@ use super::OPERATOR_CALLS;
 use super::messages::{self, RequestKind};
 use super::operator_messages::{
     Amount, CallKind, Doing, End, EndedSession, List, Named, OperatorCall, OperatorReply, Outcome,
-    OutcomeKind, Page, ReplyKind, Session, ShortIds, State, Tenant, Tenants,
+    OutcomeKind, Page, ReplyKind, Session, SettingsOfTenant, ShortIds, State, Tenant, Tenants,
 };
 use crate::metrics;
 use crate::node::Node;
 use crate::session_summary::{Activity, SessionPage, SessionQuery, SessionSummary};
 use crate::sessions_here::{self, END_PATIENCE, EndOutcome, PAGE_MAX};
 use crate::short_id::{ShortId, Target};
-use crate::tenants_here::{self, Figure, TenantFigures};
+use crate::tenants_here::{self, Figure, ShownSettings, TenantFigures};
 
 /// How long a peer may take to answer: longer than the end of a session may take.
 const ANSWER: Duration = Duration::from_millis(END_PATIENCE.as_millis() as u64 + 1_000);
@@ -241,7 +241,11 @@ impl From<Session> for SessionSummary {
 
 impl From<TenantFigures> for Tenant {
     fn from(figures: TenantFigures) -> Self {
-        let TenantFigures { tenant, sessions, session_bytes, stored_bytes, children } = figures;
+        let TenantFigures { tenant, sessions, session_bytes, stored_bytes, children, settings } =
+            figures;
+        let settings = settings.map(|ShownSettings { auth, keys, hosts, is_leaving }| {
+            SettingsOfTenant { auth, keys, hosts, is_leaving }
+        });
         let amount = |Figure { used, max }| Amount { used, max };
         Self {
             name: tenant.to_string(),
@@ -249,13 +253,17 @@ impl From<TenantFigures> for Tenant {
             session_bytes: amount(session_bytes),
             stored_bytes,
             children: amount(children),
+            settings,
         }
     }
 }
 
 impl From<Tenant> for TenantFigures {
     fn from(tenant: Tenant) -> Self {
-        let Tenant { name, sessions, session_bytes, stored_bytes, children } = tenant;
+        let Tenant { name, sessions, session_bytes, stored_bytes, children, settings } = tenant;
+        let settings = settings.map(|SettingsOfTenant { auth, keys, hosts, is_leaving }| {
+            ShownSettings { auth, keys, hosts, is_leaving }
+        });
         let figure = |Amount { used, max }| Figure { used, max };
         Self {
             tenant: name.into(),
@@ -263,6 +271,7 @@ impl From<Tenant> for TenantFigures {
             session_bytes: figure(session_bytes),
             stored_bytes,
             children: figure(children),
+            settings,
         }
     }
 }
@@ -298,6 +307,12 @@ mod tests {
             session_bytes: Figure { used: 3, max: None },
             stored_bytes: 4,
             children: Figure { used: 5, max: Some(6) },
+            settings: Some(ShownSettings {
+                auth: vec!["keys".into()],
+                keys: Some(7),
+                hosts: vec!["acme.example.com".into()],
+                is_leaving: true,
+            }),
         };
         assert_eq!(TenantFigures::from(Tenant::from(sent.clone())), sent);
     }

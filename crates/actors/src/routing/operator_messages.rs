@@ -167,6 +167,21 @@ pub(super) struct Tenant {
     pub(super) stored_bytes: u64,
     #[prost(message, required, tag = "5")]
     pub(super) children: Amount,
+    /// Absent if the settings of the node do not have the tenant; the program before never sends it.
+    #[prost(message, optional, tag = "6")]
+    pub(super) settings: Option<SettingsOfTenant>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct SettingsOfTenant {
+    #[prost(string, repeated, tag = "1")]
+    pub(super) auth: Vec<String>,
+    #[prost(uint64, optional, tag = "2")]
+    pub(super) keys: Option<u64>,
+    #[prost(string, repeated, tag = "3")]
+    pub(super) hosts: Vec<String>,
+    #[prost(bool, tag = "4")]
+    pub(super) is_leaving: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]

@@ -37,11 +37,11 @@ pub enum OperatorCommand {
     #[command(after_help = operator_help("  roundhouse nodes --token-file /etc/roundhouse/admin.token\n"))]
     Nodes(Operator),
     /// List the tenants: who may use them, and what they use of their limits on all nodes.
-    #[command(after_help = operator_help("  roundhouse tenants --admin unix:/run/roundhouse/admin.sock\n"))]
-    Tenants(Operator),
-    /// List the sessions of all nodes. Sessions that sleep in Redis are on no node.
+    Tenants(Tenants),
+    /// List the sessions of all nodes, or those that sleep in Redis and are on no node.
     Sessions(Sessions),
-    /// Have a node release its sessions to the other nodes. Its process stays.
+    /// Have a node release its sessions to the other nodes; a node on its own ends them. Its process
+    /// stays.
     Drain(Drain),
     /// Take a drain back: the node accepts sessions again.
     #[command(after_help = operator_help("  roundhouse undrain --token-file /etc/roundhouse/admin.token\n"))]
@@ -53,19 +53,39 @@ pub enum OperatorCommand {
     Revoke(Revoke),
 }
 
+/// `roundhouse tenants`.
+#[derive(Debug, Args)]
+#[command(after_help = operator_help("  roundhouse tenants --admin unix:/run/roundhouse/admin.sock\n"))]
+pub struct Tenants {
+    /// Most tenants to print; without this option all of them.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: Option<u32>,
+    /// Begin behind this name, the last one of the former page.
+    #[arg(long, value_name = "NAME")]
+    pub after: Option<String>,
+    /// The node to ask.
+    #[command(flatten)]
+    pub operator: Operator,
+}
+
 /// `roundhouse sessions`.
 #[derive(Debug, Args)]
 #[command(after_help = operator_help(
-    "  roundhouse sessions --tenant files\n  roundhouse sessions --json --limit 1000\n"
+    "  roundhouse sessions --tenant files\n  roundhouse sessions --json --limit 1000\n  \
+     roundhouse sessions --sleeping\n"
 ))]
 pub struct Sessions {
     /// The sessions of this tenant only.
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Most sessions to print.
+    /// The sessions that no node has: those that sleep in Redis until their clients send again, and
+    /// those whose node was lost. The node reads through Redis, and a page may be empty.
+    #[arg(long)]
+    pub sleeping: bool,
+    /// Most sessions to print; with `--sleeping` it may be some more.
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
-    /// Begin behind this id, the last one of the former page.
+    /// Begin behind the former page, which names this value.
     #[arg(long, value_name = "ID")]
     pub after: Option<String>,
     /// The node to ask.

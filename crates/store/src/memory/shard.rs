@@ -176,6 +176,11 @@ impl Shard {
         Ok(state.version)
     }
 
+    pub(super) fn sessions(&self, now: u64) -> Vec<SessionId> {
+        let there = self.sessions.iter().filter(|(_, entry)| now < entry.expires);
+        there.map(|(session, _)| session.clone()).collect()
+    }
+
     pub(super) fn release(
         &mut self,
         session: &SessionId,

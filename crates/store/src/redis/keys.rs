@@ -33,6 +33,26 @@ impl Keys {
         format!("{}:{{{}}}", self.prefix, tag(session))
     }
 
+    /// The pattern of the keys of records, and of no other key of this installation but that of the nodes.
+    pub(super) fn pattern_of_records(&self) -> String {
+        let mut pattern = String::with_capacity(self.prefix.len() + 4);
+        for letter in self.prefix.chars() {
+            if matches!(letter, '*' | '?' | '[' | ']' | '^' | '\\') {
+                pattern.push('\\');
+            }
+            pattern.push(letter);
+        }
+        pattern + ":{*}"
+    }
+
+    /// The session whose record has this key; `None` for each other key.
+    pub(super) fn session_of(&self, key: &str) -> Option<SessionId> {
+        let tag = key.strip_prefix(&self.prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
+        let id = tag.replace("%7B", "{").replace("%7D", "}").replace("%25", "%");
+        let session = SessionId::parse(if tag == "%nodes" { "nodes" } else { &id })?;
+        (self.record(&session) == key).then_some(session)
+    }
+
     /// The key of the sorted set of incarnations, ordered by the expiry of their leases.
     pub(super) fn nodes(&self) -> String {
         format!("{}:{{nodes}}", self.prefix)
@@ -113,6 +133,18 @@ mod tests {
             let [record, log] = keys.session(&id(text));
             assert_eq!(slot(record.as_bytes()), slot(log.as_bytes()), "{text}");
         }
+        for text in ids {
+            let [record, log] = keys.session(&id(text));
+            assert_eq!(keys.session_of(&record), Some(id(text)));
+            assert_eq!(keys.session_of(&log), None, "{text}");
+        }
+        for key in [keys.nodes(), keys.revocations(), keys.node(Incarnation(1))] {
+            assert_eq!(keys.session_of(&key), None, "{key}");
+        }
+        for key in ["rh:{a", "rh:a}", "rh2:{a}", "rh:{a{b}", "rh:{%}", "rh:{}", ""] {
+            assert_eq!(keys.session_of(key), None, "{key}");
+        }
+        assert_eq!(Keys::new("a*[b]").pattern_of_records(), "a\\*\\[b\\]:{*}");
         let count = all.len();
         all.sort();
         all.dedup();
