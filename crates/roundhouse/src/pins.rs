@@ -79,6 +79,12 @@ pub(crate) fn of_tenant(
     let Some(path) = used_file_of(settings, tenant, written) else {
         return Ok(TenantPins::new(written.backends.values().map(|_| Pinned::default())));
     };
+    if settings.node.pins_dir == settings.node.tenants_dir {
+        return Err(vec![
+            "`node.pins_dir` is the folder of `node.tenants_dir`, where each file is a tenant; write another"
+                .to_owned(),
+        ]);
+    }
     let is_there = path.exists();
     let mut file = match is_there {
         true => PinFile::read(&path).map_err(|why| vec![why])?,

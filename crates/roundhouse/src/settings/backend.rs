@@ -273,4 +273,21 @@ mod tests {
         ];
         assert!(others.iter().all(|change| of(change) != first));
     }
+
+    #[test]
+    fn sessions_of_several_servers_are_carried_on_after_other_pins() {
+        let of = |pin, deny: &str| {
+            let mut backends = BTreeMap::new();
+            for name in ["a", "b"] {
+                let mut native = NativeSettings { name: name.to_owned(), ..Default::default() };
+                native.member.pin = pin;
+                native.member.deny_tools = vec![deny.to_owned()];
+                backends.insert(name.to_owned(), BackendSettings::Native(Box::new(native)));
+            }
+            BackendSettings::definition_of_all(&backends)
+        };
+        let first = of(catalog::Pin::Off, "x");
+        assert_eq!(first, of(catalog::Pin::Refuse, "x"));
+        assert_ne!(first, of(catalog::Pin::Off, "y"));
+    }
 }
