@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use protocol::{InitializeResult, Listed, Method, Revision, ServerCapabilities, instructions_of};
 
+use crate::failure::Failure;
 use crate::list::{List, Reading};
 use crate::pins::{Difference, Pinned};
 use crate::saved::ServerState;
@@ -28,19 +29,14 @@ const LOST: &str = "it has lost what it kept for this session";
 /// Most bytes of the instructions of one server.
 const INSTRUCTIONS_BYTES_MAX: usize = 4 << 10;
 
-/// Most characters of an error that are kept.
-const ERROR_CHARS_MAX: usize = 500;
-
 /// One backend of a catalog.
 pub(crate) struct Child {
     pub(crate) state: State,
     /// Whether its first start has succeeded or failed.
     pub(crate) is_settled: bool,
     failures: u32,
-    /// Why it is not available; for clients.
-    pub(crate) reason: Box<str>,
-    /// The text of its error, for the client alone.
-    error: Option<Box<str>>,
+    /// Why it is not available.
+    pub(crate) failure: Failure,
     pub(crate) revision: Revision,
     pub(crate) capabilities: ServerCapabilities,
     pub(crate) instructions: Option<Box<str>>,
@@ -100,8 +96,7 @@ impl Child {
             state: State::Down { again_at: 0 },
             is_settled: false,
             failures: 0,
-            reason: "it is being started".into(),
-            error: None,
+            failure: Failure::new("it is being started"),
             revision: Revision::NEWEST_STABLE,
             capabilities: ServerCapabilities::default(),
             instructions: None,
@@ -168,7 +163,7 @@ impl Child {
     /// The link is lost, or could not be opened. A server that has lost its session, as a server over HTTP
     /// may at any time, is started again at once; the second time in succession after a wait. `is_awaited`:
     /// it has returned requests, which wait for that.
-    pub(crate) fn note_down(&mut self, now: u64, reason: &str, is_awaited: bool) {
+    pub(crate) fn note_down(&mut self, now: u64, failure: &Failure, is_awaited: bool) {
         let had_session = match self.state {
             State::Ready { .. } => is_awaited || matches!(self.saved, ServerState::Saved(_)),
             _ => self.is_carried,
@@ -189,28 +184,12 @@ impl Child {
         self.is_settled = wait > 0;
         self.is_carried = false;
         if self.is_lost() {
-            self.reason = LOST.into();
+            self.failure = Failure::new(LOST);
         } else {
             self.saved = ServerState::Anew;
-            self.reason = reason.into();
+            self.failure = failure.clone();
         }
-        self.error = None;
         self.lists = Default::default();
-    }
-
-    /// It answered `initialize` with this error.
-    pub(crate) fn note_error(&mut self, error: &[u8]) {
-        let error: serde_json::Value = serde_json::from_slice(error).unwrap_or_default();
-        let text = error.get("message").and_then(serde_json::Value::as_str);
-        self.error = text.map(|text| text.chars().take(ERROR_CHARS_MAX).collect::<String>().into());
-    }
-
-    /// Why it is not available, for the client.
-    pub(crate) fn why(&self) -> String {
-        match &self.error {
-            Some(error) => format!("{}: {error}", self.reason),
-            None => self.reason.to_string(),
-        }
     }
 
     /// When its start has to be complete.
@@ -397,7 +376,7 @@ mod tests {
         let mut child = Child::new();
         let mut waits = Vec::new();
         for _ in 0..8 {
-            child.note_down(0, "x", false);
+            child.note_down(0, &Failure::new("x"), false);
             let State::Down { again_at } = child.state else { panic!("{:?}", child.state) };
             waits.push(again_at);
         }

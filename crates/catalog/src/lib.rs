@@ -7,6 +7,7 @@ mod backend;
 mod child;
 mod engine;
 mod fingerprint;
+mod failure;
 mod in_flight;
 mod list;
 mod machine;

@@ -21,6 +21,7 @@ use protocol::{
 use self::pins::Approval;
 use crate::LeftOut;
 use crate::child::{Child, START_WAIT_MS, State};
+use crate::failure::Failure;
 use crate::in_flight::{Asked, InFlight, error};
 use crate::list::{List, Reading};
 use crate::member::Members;
@@ -96,7 +97,7 @@ pub(crate) enum Report {
     /// Another server's resource with this URI is offered instead.
     Hidden { child: usize, uri: Box<str> },
     /// A server is not available.
-    Down { child: usize, reason: Box<str>, was_ready: bool },
+    Down { child: usize, failure: Failure, was_ready: bool },
     /// A server is available, perhaps again.
     Ready { child: usize, is_first: bool },
     /// The state of a server's link is not kept for the next owner.
@@ -242,7 +243,9 @@ impl Machine {
                     self.on_told(now, child, &notification, about, effects);
                 }
             },
-            Event::ChildDown { child, reason } => self.on_child_down(now, child, &reason, effects),
+            Event::ChildDown { child, reason } => {
+                self.on_child_down(now, child, &Failure::new(reason), effects);
+            }
             Event::ChildSaved { child, state } => self.on_saved(child, state),
             Event::ChildReturned { child, request } => self.on_returned(child, request),
             Event::ChildStateLost(child) => self.children[child].note_state_lost(),
@@ -465,7 +468,7 @@ impl Machine {
                 self.name(child)
             ))
         } else if !self.children[child].is_ready() {
-            let reason = self.children[child].why();
+            let reason = self.children[child].failure.for_clients();
             Some(format!(
                 "the server `{}` is not available: {reason}; try again later",
                 self.name(child)

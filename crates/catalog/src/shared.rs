@@ -11,6 +11,7 @@ use budget::Share;
 use protocol::Listed;
 
 use crate::LeftOut;
+use crate::failure::Failure;
 use crate::list::List;
 use crate::machine::{Report, Setup};
 use crate::metrics;
@@ -52,7 +53,7 @@ struct Noted {
 
 #[derive(Default)]
 struct Server {
-    reason: Option<Box<str>>,
+    failure: Option<Failure>,
     logged_at: Option<Instant>,
 }
 
@@ -116,10 +117,11 @@ impl Shared {
                 let text = format!("resource {uri:?} is left out: another server has this URI");
                 self.note(child, &text);
             }
-            Report::Down { child, reason, was_ready } => {
+            Report::Down { child, failure, was_ready } => {
                 metrics::FAILURES.inc();
-                if self.is_logged(child, Some(&reason)) {
+                if self.is_logged(child, Some(&failure)) {
                     let (tenant, server) = self.names(child);
+                    let reason = failure.reason;
                     tracing::warn!(
                         tenant, server, was_ready, %reason,
                         "a server of a catalog is not available; sessions keep the others"
@@ -127,7 +129,7 @@ impl Shared {
                 }
             }
             Report::Ready { child, is_first } => {
-                let was_down = lock(&self.noted).servers[child].reason.take().is_some();
+                let was_down = lock(&self.noted).servers[child].failure.take().is_some();
                 if was_down && !is_first {
                     let (tenant, server) = self.names(child);
                     tracing::info!(tenant, server, "a server of a catalog is available again");
@@ -187,7 +189,7 @@ impl Shared {
     pub(crate) fn remarks(&self) -> Vec<String> {
         let noted = lock(&self.noted);
         let down = noted.servers.iter().enumerate().filter_map(|(at, server)| {
-            let reason = server.reason.as_ref()?;
+            let reason = server.failure.as_ref()?.for_clients();
             Some(format!("`{}`: not available: {reason}", self.setup.members.get(at).name))
         });
         down.chain(noted.entries.iter().cloned()).collect()
@@ -214,11 +216,11 @@ impl Shared {
     }
 
     /// Whether a failure of a server is logged, or one was a moment ago. Keeps the reason.
-    fn is_logged(&self, child: usize, reason: Option<&str>) -> bool {
+    fn is_logged(&self, child: usize, failure: Option<&Failure>) -> bool {
         let mut noted = lock(&self.noted);
         let server = &mut noted.servers[child];
-        if let Some(reason) = reason {
-            server.reason = Some(reason.into());
+        if let Some(failure) = failure {
+            server.failure = Some(failure.clone());
         }
         let is_due = server.logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
         if is_due {

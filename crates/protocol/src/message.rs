@@ -85,6 +85,8 @@ pub struct Response {
     id_at: Option<Span>,
     result: Option<Span>,
     error: Option<Span>,
+    /// See [`Self::is_failure`]. It is not part of its bytes.
+    is_failure: bool,
 }
 
 type Span = Range<usize>;
@@ -253,7 +255,18 @@ impl Response {
             id_at: Some(id_at),
             result: Some(result),
             error: None,
+            is_failure: false,
         }
+    }
+
+    /// Creates the response to a request that a server did not answer, with the reason.
+    pub fn failure(id: RequestId, code: i32, reason: &str) -> Self {
+        Self { is_failure: true, ..Self::error(Some(id), code, reason, None) }
+    }
+
+    /// Whether this program made it, since the server did not answer. The reason has no text of the server.
+    pub fn is_failure(&self) -> bool {
+        self.is_failure
     }
 
     /// Creates a response with an error. Without an id the member is left out (RPC-06). `data` is
@@ -281,7 +294,8 @@ impl Response {
         raw.put_slice(b",\"error\":");
         let error = put(&mut raw, object);
         raw.put_u8(b'}');
-        Self { id, raw: raw.freeze(), id_at, result: None, error: Some(error) }
+        let (raw, error) = (raw.freeze(), Some(error));
+        Self { id, raw, id_at, result: None, error, is_failure: false }
     }
 
     /// Creates the response to a message that was rejected.
@@ -321,6 +335,7 @@ impl Response {
             id_at: Some(id_at),
             result: self.result.clone().map(|span| shift.apply(span)),
             error: self.error.clone().map(|span| shift.apply(span)),
+            is_failure: self.is_failure,
         }
     }
 
@@ -334,6 +349,7 @@ impl Response {
             id_at: self.id_at.clone().map(|span| shift.apply(span)),
             result: Some(result),
             error: None,
+            is_failure: false,
         }
     }
 }

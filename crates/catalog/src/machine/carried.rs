@@ -10,6 +10,7 @@ use protocol::{ErrorCode, Request, RequestId, Response};
 
 use super::{Effect, Initialize, Machine, Report, Setup, Until, Waiting};
 use super::{answer, error};
+use crate::failure::Failure;
 use crate::pins::Pinned;
 use crate::saved::{Saved, ServerState};
 
@@ -37,9 +38,9 @@ impl Machine {
             child.saved = state;
         }
         for (at, child) in machine.children.iter_mut().enumerate().filter(|(_, c)| c.is_lost()) {
-            child.note_down(now, "", false);
-            let (child, reason, was_ready) = (at, child.reason.clone(), false);
-            effects.push(Effect::Report(Report::Down { child, reason, was_ready }));
+            child.note_down(now, &Failure::new(""), false);
+            let (child, failure, was_ready) = (at, child.failure.clone(), false);
+            effects.push(Effect::Report(Report::Down { child, failure, was_ready }));
         }
         for (child, id) in calls {
             match child.filter(|at| machine.children.get(*at).is_some_and(|c| c.is_carried)) {

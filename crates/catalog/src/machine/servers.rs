@@ -11,6 +11,7 @@ use super::{
 };
 use super::{answer, error};
 use crate::child::{Child, State, changed_list};
+use crate::failure::{self, Failure};
 use crate::saved::ServerState;
 
 /// Most links to resources that are kept of one result.
@@ -83,16 +84,9 @@ impl Machine {
         let result = response.outcome();
         let read = result.as_ref().ok().and_then(|result| InitializeResult::read(result).ok());
         let (Ok(result), Some(read)) = (&result, read) else {
-            let reason = match &result {
-                Ok(_) => "its answer to `initialize` is invalid",
-                Err(_) => "it answered `initialize` with an error",
-            };
             effects.push(Effect::Close(child));
-            self.on_child_down(now, child, reason, effects);
-            if let Err(error) = &result {
-                self.children[child].note_error(error);
-            }
-            return;
+            let failure = Failure::of_initialize(response);
+            return self.on_child_down(now, child, &failure, effects);
         };
         let is_first = !self.children[child].is_settled;
         let difference = self.children[child].note_ready(now, result, &read, &self.pins[child]);
@@ -126,7 +120,7 @@ impl Machine {
         &mut self,
         now: u64,
         child: usize,
-        reason: &str,
+        failure: &Failure,
         effects: &mut Vec<Effect>,
     ) {
         if matches!(self.children[child].state, State::Down { .. }) {
@@ -136,9 +130,10 @@ impl Machine {
         let had = Listed::ALL.map(|listed| self.children[child].has_list(listed));
         self.is_unsaved |= self.children[child].saved != ServerState::Anew;
         let is_awaited = self.is_awaited(child);
-        self.children[child].note_down(now, reason, is_awaited);
-        let reason = &*self.children[child].reason;
-        let report = Report::Down { child, reason: reason.into(), was_ready };
+        self.children[child].note_down(now, failure, is_awaited);
+        let reason = &*self.children[child].failure.for_clients();
+        let report =
+            Report::Down { child, failure: self.children[child].failure.clone(), was_ready };
         effects.push(Effect::Report(report));
         let text =
             format!("the server `{}` ended while it worked on this: {reason}", self.name(child));
@@ -212,7 +207,7 @@ impl Machine {
     fn none_available(&self) -> String {
         const SHOWN_MAX: usize = 5;
         let all = self.children.iter().enumerate().take(SHOWN_MAX);
-        let reasons = all.map(|(at, child)| format!("`{}`: {}", self.name(at), child.reason));
+        let reasons = all.map(|(at, child)| format!("`{}`: {}", self.name(at), child.failure.for_clients()));
         format!(
             "none of the {} servers of this endpoint could be started: {}",
             self.children.len(),
@@ -277,7 +272,11 @@ impl Machine {
                 self.links.add(uri, child);
             }
         }
-        answer(effects, id.clone(), response.clone().into());
+        let response = match self.children.len() {
+            1 => response.clone(),
+            _ => failure::with_server(response, self.name(child)),
+        };
+        answer(effects, id.clone(), response.into());
     }
 
     fn on_own_response(
@@ -479,7 +478,8 @@ impl Machine {
         match own_of(&request.id) {
             Some((Own::Initialize, _)) => {
                 effects.push(Effect::Close(child));
-                self.on_child_down(now, child, "it does not keep up with its messages", effects);
+                let failure = Failure::new("it does not keep up with its messages");
+                self.on_child_down(now, child, &failure, effects);
             }
             Some((Own::List(listed), _)) => self.fail_list(now, child, listed, effects),
             Some((Own::Other, _)) => {}
@@ -499,8 +499,9 @@ impl Machine {
             if self.children[child].start_until().is_some_and(|until| until <= now) {
                 effects.push(Effect::Close(child));
                 let secs = self.setup.start_ms / 1_000;
-                let reason = format!("it did not answer `initialize` within {secs} s");
-                self.on_child_down(now, child, &reason, effects);
+                let failure =
+                    Failure::new(format!("it did not answer `initialize` within {secs} s"));
+                self.on_child_down(now, child, &failure, effects);
             }
             for listed in Listed::ALL {
                 let is_late = |reading: &mut crate::list::Reading| reading.until <= now;

@@ -7,6 +7,7 @@ use super::*;
 use crate::MemberSettings;
 
 mod carried;
+mod failures;
 mod pins;
 
 /// A machine, and what it has sent.
@@ -187,21 +188,6 @@ fn if_no_server_starts_initialize_fails_with_the_reasons() {
     let told = bench.told();
     let text = told[0]["error"]["message"].as_str().unwrap();
     assert!(text.contains("`a`: it exited; `b`: it exited"), "{text}");
-}
-
-#[test]
-fn the_error_of_a_server_is_for_the_client_that_calls_it() {
-    let mut bench = Bench::new(&["a", "b"]);
-    (bench.initialize(), bench.start(0));
-    bench.step(Event::ChildUp(1));
-    let (_, request) = bench.sent(1, "initialize").unwrap();
-    let error = json!({"code":-1,"message":"sign in first"});
-    bench.server(1, &json!({"jsonrpc":"2.0","id":request["id"],"error":error}));
-    bench.notify("notifications/initialized", json!({}));
-    bench.told();
-    bench.request("tools/call", json!({ "name": "b__x" }));
-    let text = bench.told()[0]["error"].to_string();
-    assert!(text.contains("sign in first"), "{text}");
 }
 
 // holds: PAG-04

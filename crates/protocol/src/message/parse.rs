@@ -179,7 +179,7 @@ fn parse_one(whole: &Bytes, text: &str) -> Result<Message, Rejection> {
                     invalid("`error` needs an integer `code` and a string `message`").of(id)
                 );
             }
-            Ok(Message::Response(Response { id, id_at, result, error, raw }))
+            Ok(Message::Response(Response { id, id_at, result, error, raw, is_failure: false }))
         }
     }
 }

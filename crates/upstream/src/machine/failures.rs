@@ -7,9 +7,8 @@ use crate::exchange::ExchangeEvent;
 
 /// The response to a request whose exchange ended like this.
 pub(super) fn failure_response(id: &RequestId, event: ExchangeEvent) -> Response {
-    let internal = |text: &str| {
-        Response::error(Some(id.clone()), ErrorCode::InternalError.number(), text, None)
-    };
+    let internal =
+        |text: &str| Response::failure(id.clone(), ErrorCode::InternalError.number(), text);
     match event {
         // The server's own error, if it is one of JSON-RPC.
         ExchangeEvent::Refused { error: Some(error), .. } => error.with_id(id.clone()),
