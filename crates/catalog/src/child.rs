@@ -271,6 +271,19 @@ impl Child {
         self.lists[listed as usize] = ListState::Failed { again_at };
     }
 
+    /// The bytes that are kept of it, but for lists that are read to their ends.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let saved = match &self.saved {
+            ServerState::Saved(state) => state.len(),
+            ServerState::Anew | ServerState::Lost => 0,
+        };
+        let reading = self.lists.iter().map(|list| match list {
+            ListState::Reading(reading) => reading.memory(),
+            _ => 0,
+        });
+        saved + self.instructions.as_ref().map_or(0, |text| text.len()) + reading.sum::<usize>()
+    }
+
     /// The bytes of its lists.
     pub(crate) fn list_bytes(&self) -> usize {
         let bytes = self.lists.iter().map(|list| match list {

@@ -16,6 +16,7 @@ use protocol::{Listed, SessionId};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
+use crate::charged::Charged;
 use crate::list::List;
 use crate::machine::{Carried, Effect, Event, Machine, Report};
 use crate::metrics::UNAVAILABLE;
@@ -56,6 +57,8 @@ pub(crate) struct Fan {
     events: VecDeque<LinkEvent>,
     positions: Positions,
     pins: PinsWatch,
+    /// What the machine keeps, but for lists that sessions share.
+    charged: Charged,
     /// The state that the session has.
     saved: Bytes,
     timer: Option<(u64, Pin<Box<Sleep>>)>,
@@ -138,6 +141,7 @@ impl Fan {
             events: VecDeque::new(),
             positions: Positions::default(),
             pins,
+            charged: Charged::default(),
             saved: Bytes::new(),
             timer: None,
             begin: Instant::now(),
@@ -318,6 +322,7 @@ impl Fan {
         self.perform(effects);
         if let Some(machine) = &self.machine {
             self.positions.release(machine, &mut self.events);
+            self.charged.set(machine.kept_bytes(), || self.end.share());
         }
         // The next link of the session is one to the catalog of the settings.
         if self.is_outdated && self.machine.as_ref().is_none_or(Machine::is_idle) {

@@ -4,10 +4,11 @@
 //! machine decides what goes where. Neither knows what a session is for.
 
 mod backend;
+mod charged;
 mod child;
 mod engine;
-mod fingerprint;
 mod failure;
+mod fingerprint;
 mod in_flight;
 mod list;
 mod machine;
@@ -24,6 +25,7 @@ mod saved;
 mod settings;
 mod shared;
 mod template;
+mod waiting;
 
 pub use backend::Catalog;
 pub use fingerprint::Fingerprint;

@@ -96,6 +96,7 @@ impl Hash for List {
 pub(crate) struct Reading {
     list: List,
     names: HashSet<Box<str>>,
+    names_bytes: usize,
     pages: u32,
     /// The entries that are not offered, at most [`REPORTED_MAX`] of them.
     pub(crate) left_out: Vec<(Box<str>, LeftOut)>,
@@ -111,9 +112,19 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn new(request: u64, until: u64) -> Self {
-        let (list, names) = (List::default(), HashSet::new());
+        let (list, names, names_bytes) = (List::default(), HashSet::new(), 0);
         let (left_out, differences) = (Vec::new(), Vec::new());
-        Self { list, names, pages: 0, left_out, differences, request, until, is_outdated: false }
+        Self {
+            list,
+            names,
+            names_bytes,
+            pages: 0,
+            left_out,
+            differences,
+            request,
+            until,
+            is_outdated: false,
+        }
     }
 
     /// Adds a page. Returns the cursor of the next one if that is to be read; `Err` if the result is no
@@ -174,6 +185,8 @@ impl Reading {
                 self.list.interfaces.extend(entry.interface_uri().map(Into::into));
             }
             let name: Box<str> = exposed.into();
+            // The list has it, too.
+            self.names_bytes += 2 * (name.len() + size_of::<Entry>());
             self.names.insert(name.clone());
             self.list.entries.push(Entry { name, raw: raw.into() });
         }
@@ -196,6 +209,11 @@ impl Reading {
         let mut list = self.list;
         list.entries.shrink_to_fit();
         list
+    }
+
+    /// The memory of what is read so far.
+    pub(crate) fn memory(&self) -> usize {
+        self.list.bytes + self.names_bytes
     }
 
     /// The bytes that are read so far.

@@ -29,14 +29,13 @@ use crate::paging::{self, Cursor};
 use crate::pins::{Difference, Pinned};
 use crate::resources::{self, Origins, Place};
 use crate::routes::{self, Route};
+use crate::waiting::{Until, Waiting, WaitingRequests};
 
 /// How long a server may take to send all pages of a list, in milliseconds.
 const LIST_MS: u64 = 10_000;
 /// How long after the session's last message servers that failed are started again by time, in
 /// milliseconds. Later the next message starts them.
 const RETRY_MS: u64 = 600_000;
-/// Most requests that wait for a server's start, or for lists.
-const WAITING_MAX: usize = 1_024;
 /// Most bytes of the lists of all servers.
 const LISTS_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of the instructions of all servers together.
@@ -138,7 +137,7 @@ pub(crate) struct Machine {
     level: Option<Bytes>,
     in_flight: InFlight,
     asked: Asked,
-    waiting: Vec<Waiting>,
+    waiting: WaitingRequests,
     /// Resources of which results of tools had links.
     links: Origins,
     /// The number of the next own request.
@@ -156,27 +155,6 @@ enum Initialize {
         answer_by: u64,
     },
     Answered,
-}
-
-/// A request that waits.
-struct Waiting {
-    request: Request,
-    until: Until,
-    /// A server has returned it before.
-    was_returned: bool,
-}
-
-/// What a request waits for.
-#[derive(Clone, Copy, PartialEq)]
-enum Until {
-    /// The start of this server.
-    Started(usize),
-    /// The starts of all servers, for a bounded time.
-    AllStarted,
-    /// The lists that are being read.
-    Listed,
-    /// This list of this server, which says whether the request may be sent there.
-    ListOf(usize, Listed),
 }
 
 impl Machine {
@@ -207,7 +185,7 @@ impl Machine {
             level: None,
             in_flight: InFlight::default(),
             asked: Asked::default(),
-            waiting: Vec::new(),
+            waiting: WaitingRequests::default(),
             links: Origins::default(),
             next_own: 0,
             used_at: now,
@@ -255,6 +233,12 @@ impl Machine {
         }
     }
 
+    /// The bytes that the machine keeps, but for lists that are read to their ends: sessions share those.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let children = self.children.iter().map(Child::kept_bytes);
+        self.waiting.bytes() + self.links.bytes() + children.sum::<usize>()
+    }
+
     /// Whether no server has a request of the session.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
@@ -273,7 +257,7 @@ impl Machine {
             }
             _ => None,
         };
-        let is_waiting = self.waiting.iter().any(|waiting| waiting.until == Until::AllStarted);
+        let is_waiting = self.waiting.any(|waiting| waiting.until == Until::AllStarted);
         let started = self.awaited_until().filter(|_| is_waiting);
         children.chain(initialize).chain(started).min()
     }
@@ -498,17 +482,15 @@ impl Machine {
     }
 
     fn keep(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
-        if self.waiting.len() >= WAITING_MAX {
+        if let Err(Request { id, .. }) = self.waiting.add(waiting) {
             let text = "too many requests wait for servers; try again later";
-            let id = waiting.request.id;
-            return answer(effects, id.clone(), error(id, ErrorCode::Refused, text));
+            answer(effects, id.clone(), error(id, ErrorCode::Refused, text));
         }
-        self.waiting.push(waiting);
     }
 
     /// Continues with the requests that have waited for this.
     fn resume(&mut self, now: u64, until: Until, effects: &mut Vec<Effect>) {
-        let waiting = std::mem::take(&mut self.waiting);
+        let mut waiting = std::mem::take(&mut self.waiting);
         let is_over = |waiting: &Waiting| match (waiting.until, until) {
             (Until::ListOf(child, listed), Until::Listed) => {
                 !self.children[child].is_reading(listed)
@@ -519,7 +501,7 @@ impl Machine {
             (Until::Listed, _) => !self.is_reading(lists_for(&waiting.request)),
             (Until::ListOf(..), _) => false,
         };
-        let (ready, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_over);
+        let ready = waiting.take_if(is_over);
         self.waiting = waiting;
         for Waiting { request, until, was_returned } in ready {
             match (until, Listed::of(&request.method)) {
@@ -541,7 +523,7 @@ impl Machine {
     fn cancel(&mut self, notification: Notification, effects: &mut Vec<Effect>) {
         let params = notification.params().unwrap_or_default();
         let Some(id) = payload::cancelled_request_id(&params) else { return };
-        self.waiting.retain(|waiting| waiting.request.id != id);
+        self.waiting.remove(&id);
         let Some(child) = self.in_flight.child_of(&id) else { return };
         // A late response is dropped.
         self.in_flight.take(child, &id);

@@ -1,6 +1,7 @@
 //! Which server has a resource. URIs have no prefix: they are routed by their origin.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use protocol::Listed;
 
@@ -11,14 +12,17 @@ use crate::template;
 
 /// Most resources whose origin is known from links in results; the oldest are forgotten.
 const LINKS_MAX: usize = 1_000;
+/// Most bytes of these URIs; the oldest are forgotten.
+const LINKS_BYTES_MAX: usize = 256 << 10;
 /// Longest URI that is kept.
 const URI_BYTES_MAX: usize = 2 << 10;
 
 /// Resources to which results of tools had links, and the servers of these results.
 #[derive(Default)]
 pub(crate) struct Origins {
-    servers: HashMap<Box<str>, usize>,
-    order: VecDeque<Box<str>>,
+    servers: HashMap<Arc<str>, usize>,
+    order: VecDeque<Arc<str>>,
+    bytes: usize,
 }
 
 impl Origins {
@@ -27,14 +31,22 @@ impl Origins {
         if uri.len() > URI_BYTES_MAX || self.servers.contains_key(uri.as_str()) {
             return;
         }
-        if self.order.len() >= LINKS_MAX
+        self.bytes += uri.len();
+        while (self.order.len() >= LINKS_MAX || self.bytes > LINKS_BYTES_MAX)
             && let Some(oldest) = self.order.pop_front()
         {
+            self.bytes -= oldest.len();
             self.servers.remove(&oldest);
         }
-        let uri: Box<str> = uri.into();
-        self.order.push_back(uri.clone());
+        let uri: Arc<str> = uri.into();
+        self.order.push_back(Arc::clone(&uri));
         self.servers.insert(uri, child);
+    }
+
+    /// The memory of the URIs.
+    pub(crate) fn bytes(&self) -> usize {
+        const OF_EACH: usize = 2 * size_of::<Arc<str>>() + size_of::<usize>();
+        self.bytes + self.order.len() * OF_EACH
     }
 }
 

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::{ErrorCode, Request, RequestId, Response};
 
-use super::{Effect, Initialize, Machine, Report, Setup, Until, Waiting};
+use super::{Effect, Initialize, Machine, Report, Setup};
 use super::{answer, error};
 use crate::failure::Failure;
 use crate::pins::Pinned;
 use crate::saved::{Saved, ServerState};
+use crate::waiting::{Until, Waiting};
 
 /// What a former owner's machine has left.
 pub(crate) struct Carried {
@@ -95,14 +96,14 @@ impl Machine {
         if self.in_flight.take_returned(child, &request.id).is_some() {
             // It was in flight, so the number of these bounds it.
             let until = Until::Started(child);
-            self.waiting.push(Waiting { request, until, was_returned: true });
+            self.waiting.add_in_flight(Waiting { request, until, was_returned: true });
         }
     }
 
     /// Whether a request that this server has returned waits for it.
     pub(super) fn is_awaited(&self, child: usize) -> bool {
         let is_it = |waiting: &Waiting| waiting.until == Until::Started(child);
-        self.waiting.iter().any(|waiting| waiting.was_returned && is_it(waiting))
+        self.waiting.any(|waiting| waiting.was_returned && is_it(waiting))
     }
 
     /// Whether a server may tell the client of changes of this resource: the session is subscribed there to it,

@@ -7,12 +7,13 @@ use protocol::{
 };
 
 use super::{
-    Effect, INSTRUCTIONS_BYTES_MAX, Initialize, LISTS_BYTES_MAX, Machine, OWN_PREFIX, Report, Until,
+    Effect, INSTRUCTIONS_BYTES_MAX, Initialize, LISTS_BYTES_MAX, Machine, OWN_PREFIX, Report,
 };
 use super::{answer, error};
 use crate::child::{Child, State, changed_list};
 use crate::failure::{self, Failure};
 use crate::saved::ServerState;
+use crate::waiting::Until;
 
 /// Most links to resources that are kept of one result.
 const LINKS_MAX: usize = 64;

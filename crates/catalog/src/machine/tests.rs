@@ -8,6 +8,7 @@ use crate::MemberSettings;
 
 mod carried;
 mod failures;
+mod kept;
 mod pins;
 
 /// A machine, and what it has sent.
