@@ -314,9 +314,14 @@ impl Child {
         true
     }
 
-    /// The client asks for the list.
+    /// The client asks for the list. Resources and templates have one notification, and a client may read
+    /// either list only.
     pub(crate) fn note_listed(&mut self, listed: Listed) {
-        self.changes[listed as usize].is_told = false;
+        let told = match listed {
+            Listed::Template => Listed::Resource,
+            listed => listed,
+        };
+        self.changes[told as usize].is_told = false;
     }
 
     /// Whether the client is to be told of a change later.

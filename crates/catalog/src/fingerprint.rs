@@ -288,10 +288,7 @@ mod tests {
         let text = fingerprint.to_string();
         assert_eq!(Fingerprint::try_from(text.clone()), Ok(fingerprint));
         // Files have it, also those of other versions, so this number stays.
-        assert_eq!(
-            text,
-            "sha256:8dc385df1fcf66489b18668deff9f4b8db5502329755ff960ed762f36a738bc3"
-        );
+        assert_eq!(text, "sha256:8dc385df1fcf66489b18668deff9f4b8db5502329755ff960ed762f36a738bc3");
         for wrong in ["", "sha256:", &text[..70], &text.to_uppercase(), &format!("{text}0")] {
             assert!(Fingerprint::try_from(wrong.to_owned()).is_err(), "{wrong}");
         }

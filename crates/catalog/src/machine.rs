@@ -542,6 +542,9 @@ impl Machine {
                 return;
             }
             Method::Initialized => self.is_initialized = true,
+            Method::RootsListChanged => {}
+            // What is meant for one server is not for the others.
+            _ if self.children.len() > 1 => return,
             _ => {}
         }
         for (child, _) in self.children.iter().enumerate().filter(|(_, child)| child.is_ready()) {

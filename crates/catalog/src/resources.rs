@@ -59,7 +59,7 @@ pub(crate) enum Place {
 
 /// The server that has a resource, or the template of a resource: the first that lists it, names it as a
 /// user interface, or has linked to it; else the one with the most specific template that it fits; else the
-/// only one that has resources. `lists` are read as far as possible.
+/// only one that has resources, as far as is known. `lists` are read as far as possible.
 pub(crate) fn place(members: &Members, children: &[Child], links: &Origins, uri: &str) -> Place {
     let allows = |child: &usize| members.get(*child).allows(Kind::Resource, uri);
     if children.len() == 1 {
@@ -86,7 +86,9 @@ pub(crate) fn place(members: &Members, children: &[Child], links: &Origins, uri:
         all.max_by_key(|(literal, at)| (*literal, std::cmp::Reverse(*at))).map(|(_, at)| at)
     };
     let only = || {
-        let mut with = children.iter().enumerate().filter(|(_, c)| c.has_list(Listed::Resource));
+        // Also one that is not available now: what is meant for it is for no other server.
+        let has = |child: &Child| child.capabilities.lists(Listed::Resource);
+        let mut with = children.iter().enumerate().filter(|(_, child)| has(child));
         let first = with.next().map(|(at, _)| at);
         first.filter(|_| with.next().is_none())
     };

@@ -29,6 +29,7 @@ const LISTS_SWEPT_AT: usize = 256;
 pub(crate) struct Shared {
     pub(crate) setup: Arc<Setup>,
     lists: Mutex<Lists>,
+    hasher: RandomState,
     noted: Mutex<Noted>,
     differences: Mutex<NotedDifferences>,
     pub(crate) pinning: Pinning,
@@ -39,7 +40,6 @@ pub(crate) struct Shared {
 /// Lists by hash.
 #[derive(Default)]
 struct Lists {
-    hasher: RandomState,
     known: HashMap<u64, Weak<List>>,
     swept_at: usize,
 }
@@ -65,6 +65,7 @@ impl Shared {
             setup: Arc::new(setup),
             pinning,
             lists: Mutex::default(),
+            hasher: RandomState::new(),
             noted: Mutex::new(Noted { entries: BTreeSet::new(), servers }),
             is_retired: AtomicBool::new(false),
         }
@@ -81,16 +82,15 @@ impl Shared {
 
     /// The list that sessions share, equal to this one. It is charged to the tenant once.
     pub(crate) fn share(&self, list: Arc<List>, share: Option<&Share>) -> Arc<List> {
+        // Long lists are read and compared without the lock, for which other sessions wait.
+        let hash = self.hasher.hash_one(&*list);
+        let known = lock(&self.lists).known.get(&hash).and_then(Weak::upgrade);
+        let equal = known.filter(|known| *known == list);
         let mut lists = lock(&self.lists);
-        let hash = lists.hasher.hash_one(&*list);
-        let known = lists.known.get(&hash).and_then(Weak::upgrade);
-        let shared = match known {
-            Some(known) if known == list => known,
-            _ => {
-                lists.known.insert(hash, Arc::downgrade(&list));
-                list
-            }
-        };
+        let shared = equal.unwrap_or_else(|| {
+            lists.known.insert(hash, Arc::downgrade(&list));
+            list
+        });
         if lists.known.len() > lists.swept_at.max(LISTS_SWEPT_AT) {
             lists.known.retain(|_, list| list.strong_count() > 0);
             lists.swept_at = 2 * lists.known.len();

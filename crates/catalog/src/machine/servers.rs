@@ -208,7 +208,8 @@ impl Machine {
     fn none_available(&self) -> String {
         const SHOWN_MAX: usize = 5;
         let all = self.children.iter().enumerate().take(SHOWN_MAX);
-        let reasons = all.map(|(at, child)| format!("`{}`: {}", self.name(at), child.failure.for_clients()));
+        let reasons =
+            all.map(|(at, child)| format!("`{}`: {}", self.name(at), child.failure.for_clients()));
         format!(
             "none of the {} servers of this endpoint could be started: {}",
             self.children.len(),
@@ -316,9 +317,9 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let used: usize = self.children.iter().map(Child::list_bytes).sum();
-        let own = self.children[child].list_bytes();
-        let (setup, left) = (self.setup.clone(), LISTS_BYTES_MAX.saturating_sub(used - own));
+        let setup = self.setup.clone();
         let Some(reading) = self.children[child].reading(listed) else { return };
+        let left = LISTS_BYTES_MAX.saturating_sub(used - reading.bytes());
         let next = match response.outcome() {
             Ok(result) => {
                 let pinned = &self.pins[child];

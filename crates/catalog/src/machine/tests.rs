@@ -7,7 +7,9 @@ use super::*;
 use crate::MemberSettings;
 
 mod carried;
+mod changes;
 mod failures;
+mod hostile;
 mod kept;
 mod pins;
 
