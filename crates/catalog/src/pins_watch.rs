@@ -11,10 +11,13 @@ use crate::pins::{Pinned, TenantPins};
 
 type Receiver = watch::Receiver<Arc<[Pinned]>>;
 
+/// Ready when the pins have changed, with the receiver; `None` if no change can come any more.
+type Changed = Pin<Box<dyn Future<Output = Option<Receiver>> + Send>>;
+
 /// Follows the pins of a tenant.
 pub(crate) struct PinsWatch {
-    /// Ready when they have changed, with the receiver; `None` once no change can come.
-    changed: Option<Pin<Box<dyn Future<Output = Option<Receiver>> + Send>>>,
+    /// `None` once no change can come.
+    changed: Option<Changed>,
     current: Arc<[Pinned]>,
 }
 
@@ -42,6 +45,6 @@ impl PinsWatch {
     }
 }
 
-fn changed(mut receiver: Receiver) -> Pin<Box<dyn Future<Output = Option<Receiver>> + Send>> {
+fn changed(mut receiver: Receiver) -> Changed {
     Box::pin(async move { receiver.changed().await.is_ok().then_some(receiver) })
 }
