@@ -20,15 +20,45 @@ fn cores() -> (usize, usize) {
 
 /// A command that runs on the servers' core.
 pub(crate) fn on_server_core(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("taskset");
-    command.args(["-c", &cores().0.to_string()]).arg(program);
+    on(cores().0, program)
+}
+
+/// A command that runs on the servers' core, with a lower priority than other programs there.
+pub(crate) fn behind_others(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "5", "taskset", "-c", &cores().0.to_string()]).arg(program);
     command
+}
+
+/// A command that runs on the load's core.
+pub(crate) fn on_load_core(program: impl AsRef<OsStr>) -> Command {
+    on(cores().1, program)
+}
+
+fn on(core: usize, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string()]).arg(program);
+    command
+}
+
+/// The number of the load's core.
+pub(crate) fn load_core() -> usize {
+    cores().1
+}
+
+/// Moves this thread to the servers' core.
+pub(crate) fn enter_server_core() {
+    enter(cores().0);
 }
 
 /// Moves this thread to the load's core. Threads and processes that it starts run there too.
 pub(crate) fn enter_load_core() {
+    enter(cores().1);
+}
+
+fn enter(number: usize) {
     let mut core = CpuSet::new();
-    core.set(cores().1);
+    core.set(number);
     // If the system refuses, the servers and the load share the cores.
     let _as_it_is = sched_setaffinity(None, &core);
 }

@@ -12,6 +12,9 @@ use crate::{cores, ours};
 /// The script that starts the cluster, controls its nodes, and stops it.
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/local/cluster");
 
+/// The script that runs a program until its standard input closes.
+pub(crate) const LEASH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/local/redis-test");
+
 /// A running cluster. It stops when this value is dropped, and when this process ends for any
 /// reason.
 pub(crate) struct LocalCluster {
@@ -20,14 +23,20 @@ pub(crate) struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts three nodes of the program that `ROUNDHOUSE_BIN` names. Without that variable, the
-    /// program is built first.
-    pub(crate) fn start() -> anyhow::Result<Self> {
+    /// Starts so many nodes of the program that `ROUNDHOUSE_BIN` names, with the settings of this file.
+    /// Without that variable, the program is built first; without a file, the nodes serve the demo.
+    pub(crate) fn start(nodes: usize, settings: Option<&Path>) -> anyhow::Result<Self> {
         let program = program()?;
         let this = std::process::id().to_string();
         let folder = std::env::temp_dir().join(format!("loadtest-{this}"));
-        let mut up = cores::on_server_core(SCRIPT);
-        up.args(["up", "--nodes", "3", "--until", &this, "--bin"]).arg(program);
+        let mut up = match settings {
+            None => cores::on_server_core(SCRIPT),
+            Some(_) => cores::behind_others(SCRIPT),
+        };
+        up.args(["up", "--nodes", &nodes.to_string(), "--until", &this, "--bin"]).arg(program);
+        if let Some(settings) = settings {
+            up.arg("--config").arg(settings);
+        }
         up.arg("--dir").arg(&folder);
         let started = up.stdout(Stdio::null()).status().context("deploy/local/cluster")?;
         let mut cluster = Self { target: target::nowhere("local-cluster"), folder };
@@ -35,11 +44,17 @@ impl LocalCluster {
         cluster.target = ours::cluster(&cluster.folder.join("cluster.json"))?;
         Ok(cluster)
     }
+
+    /// The URL of the balancer.
+    pub(crate) fn base(&self) -> anyhow::Result<String> {
+        let endpoint = self.target.endpoints.first().context("the cluster has no balancer")?;
+        Ok(format!("http://{}", endpoint.address))
+    }
 }
 
 /// The program of the nodes: the one that `ROUNDHOUSE_BIN` names, or one that is built now with
 /// the same profile as this program.
-fn program() -> anyhow::Result<PathBuf> {
+pub(crate) fn program() -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os("ROUNDHOUSE_BIN") {
         return Ok(program.into());
     }

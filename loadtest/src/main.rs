@@ -11,6 +11,9 @@ mod compare;
 mod cores;
 mod everything;
 mod figures;
+#[path = "../../tests/tests/tenant_isolation/remote.rs"]
+mod hostile;
+mod isolation;
 mod issuer;
 mod local;
 mod mcp;
@@ -60,6 +63,8 @@ enum Command {
     Run(Run),
     /// Runs every scenario against our servers and the peers.
     All(All),
+    /// Measures the calls of quiet tenants beside the floods of another one.
+    Tenants(isolation::Tenants),
     /// Lists the servers that can be measured by name.
     Targets,
     /// Runs one of our servers for a measurement, until its standard input closes.
@@ -126,6 +131,11 @@ fn done(command: Command) -> anyhow::Result<()> {
         Command::Targets => targets(),
         Command::Run(run) => self::run(&run),
         Command::All(all) => self::all(&all),
+        Command::Tenants(tenants) => {
+            cores::enter_load_core();
+            raise_file_limit();
+            tenants.run()
+        }
     }
 }
 
@@ -223,7 +233,7 @@ fn open(name: &str) -> anyhow::Result<Opened> {
         return Ok(Opened::Running(ours::cluster(Path::new(name))?));
     }
     if name == "local-cluster" {
-        return Ok(Opened::Cluster(LocalCluster::start()?));
+        return Ok(Opened::Cluster(LocalCluster::start(3, None)?));
     }
     if ours::names().contains(&name) {
         return Ok(Opened::Started(ours::start(name)?));

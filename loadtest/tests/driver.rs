@@ -188,6 +188,21 @@ fn everything_runs_and_is_told() {
     assert!(folder.path().join("calls-latency.svg").is_file());
 }
 
+/// Each kind of backend and each flood on one node, and one of them on three.
+#[test]
+fn each_flood_of_a_tenant_runs_beside_quiet_tenants() {
+    let check = |arguments: &[&str], floods: usize| {
+        let ran = loadtest(&[&["tenants", "--smoke"], arguments].concat());
+        let told = String::from_utf8_lossy(&ran.stdout);
+        let complaint = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{told}{complaint}");
+        let judged = |line: &&str| line.ends_with("  ok") || line.ends_with("  OVER");
+        assert_eq!(told.lines().filter(judged).count(), floods, "{told}");
+    };
+    check(&["--nodes", "1"], 31);
+    check(&["--nodes", "3", "--kind", "http", "--flood", "lists"], 1);
+}
+
 /// Each node on the `Handler` trait whose cost is compared with the plain one answers calls.
 #[test]
 fn every_node_that_is_compared_answers_calls() {

@@ -1,0 +1,106 @@
+//! The command `tenants`: the latency of the calls of quiet tenants, alone and beside the floods of
+//! another tenant, for each kind of backend, on one node and on a cluster of three behind nginx.
+//!
+//! The nodes and the quiet tenants' clients and servers have the first core, the flooding tenant's
+//! clients and servers have the last one. The nodes have a lower priority than the clients and servers on
+//! their core, which stand for other machines. Nodes are started anew for each flood.
+
+mod backends;
+mod flood;
+mod machine;
+mod quiet;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+
+use self::backends::Kind;
+use self::flood::Flood;
+use self::machine::Machine;
+use self::quiet::{Callers, Times};
+
+/// The p99 that is allowed beside a flood, if twice the quiet one is less.
+const ALLOWED_MIN: Duration = Duration::from_millis(10);
+/// The duration of a flood before the calls beside it are measured.
+const BEFORE: Duration = Duration::from_secs(1);
+
+/// The arguments of `tenants`.
+#[derive(Args)]
+pub(crate) struct Tenants {
+    /// A number of nodes. Without this option: one, and three behind nginx.
+    #[arg(long)]
+    nodes: Vec<usize>,
+    /// A kind of backend of the tenant with the flood. Without this option: all.
+    #[arg(long)]
+    kind: Vec<Kind>,
+    /// A flood. Without this option: all that its kind of backend can make.
+    #[arg(long)]
+    flood: Vec<Flood>,
+    /// The duration of each measurement, in seconds.
+    #[arg(long, default_value_t = 4.0)]
+    secs: f64,
+    /// Makes every run short, and judges none: a check that all floods work.
+    #[arg(long)]
+    smoke: bool,
+}
+
+impl Tenants {
+    /// Measures, and prints a line for each flood. Fails if one slows the calls of another tenant more
+    /// than is allowed.
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let counts = if self.nodes.is_empty() { &[1, 3][..] } else { &self.nodes };
+        let mut over = 0;
+        for count in counts {
+            over += self.on(*count)?;
+        }
+        ensure!(over == 0 || self.smoke, "{over} floods slowed another tenant too much");
+        Ok(())
+    }
+
+    /// Returns how many floods slowed another tenant too much.
+    fn on(&self, nodes: usize) -> anyhow::Result<usize> {
+        let mut out = std::io::stdout().lock();
+        let columns = Kind::ALL.map(|kind| format!("{:>22}", kind.name())).concat();
+        writeln!(out, "ms: p50 / p99 / max of the calls of quiet tenants, by kind of backend")?;
+        writeln!(out, "{:<7} {:<20} {:>9} {columns}", "", "flood", "done")?;
+        let quiet = self.measure(&Machine::start(nodes)?)?;
+        writeln!(out, "{nodes} nodes {:<20} {:>9} {}", "none", "", told(&quiet))?;
+        let mut over = 0;
+        for kind in Kind::ALL.into_iter().filter(|kind| is_chosen(&self.kind, kind)) {
+            for flood in kind.floods().iter().filter(|flood| is_chosen(&self.flood, flood)) {
+                let machine = Machine::start(nodes)?;
+                let running = flood.start(kind, &machine);
+                let name = format!("{} {}", kind.name(), flood.name());
+                running.wait(if self.smoke { Duration::ZERO } else { BEFORE }, &name)?;
+                let beside = self.measure(&machine);
+                let done = running.end()?;
+                let beside = beside.with_context(|| format!("beside {name}"))?;
+                let is_over = std::iter::zip(&quiet, &beside)
+                    .any(|(quiet, beside)| beside.at(99) > ALLOWED_MIN.max(quiet.at(99) * 2));
+                over += usize::from(is_over);
+                let verdict = if is_over { "OVER" } else { "ok" };
+                writeln!(out, "{nodes} nodes {name:<20} {done:>9} {}  {verdict}", told(&beside))?;
+            }
+        }
+        Ok(over)
+    }
+
+    fn measure(&self, machine: &Machine) -> anyhow::Result<Vec<Times>> {
+        let secs = if self.smoke { 0.1 } else { self.secs };
+        Callers::call(machine, Duration::from_secs_f64(secs))
+    }
+}
+
+fn is_chosen<T: PartialEq>(chosen: &[T], one: &T) -> bool {
+    chosen.is_empty() || chosen.contains(one)
+}
+
+fn told(times: &[Times]) -> String {
+    let ms = |time: Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
+    let one = |times: &Times| {
+        format!("{:>22}", [50, 99, 100].map(|percent| ms(times.at(percent))).join(" / "))
+    };
+    times.iter().map(one).collect()
+}

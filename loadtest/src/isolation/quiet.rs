@@ -1,0 +1,66 @@
+//! The clients of the quiet tenants, on the nodes' core.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures_util::future::try_join_all;
+
+use super::backends::Kind;
+use super::machine::Machine;
+use crate::cores;
+use crate::mcp::{self, Endpoint, Session};
+use crate::wire::Wire;
+
+/// The pause between two calls of a client.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Clients of quiet tenants, one for each kind of backend.
+pub(crate) struct Callers;
+
+/// How long calls took, in order.
+pub(crate) struct Times(Vec<Duration>);
+
+impl Times {
+    /// The time that `percent` of the calls did not exceed.
+    pub(crate) fn at(&self, percent: usize) -> Duration {
+        self.0
+            .get((self.0.len() * percent / 100).min(self.0.len() - 1))
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+impl Callers {
+    /// Makes calls for this time, on a thread of its own. Fails if one call fails.
+    pub(crate) fn call(machine: &Machine, time: Duration) -> anyhow::Result<Vec<Times>> {
+        let endpoints = Kind::ALL.map(|kind| machine.endpoint("quiet", kind));
+        let calling = std::thread::spawn(move || {
+            cores::enter_server_core();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let callers = std::iter::zip(Kind::ALL, endpoints)
+                .map(|(kind, endpoint)| async move { call(kind, endpoint?, time).await });
+            runtime.block_on(try_join_all(callers))
+        });
+        calling.join().map_err(|_| anyhow::anyhow!("the quiet clients panicked"))?
+    }
+}
+
+async fn call(kind: Kind, endpoint: Endpoint, time: Duration) -> anyhow::Result<Times> {
+    let mut wire = Wire::connect(endpoint.address, None).await?;
+    let session = Session::open(&endpoint, &mut wire).await;
+    let mut session = session.with_context(|| format!("a session with {endpoint}"))?;
+    let tool = kind.tool("echo", r#"{"message":"The quick brown fox"}"#.to_owned());
+    let mut times = Vec::new();
+    let until = Instant::now() + time;
+    while times.is_empty() || Instant::now() < until {
+        let (_, request) = session.call(&tool, false);
+        let began = Instant::now();
+        let called = mcp::call(&mut wire, &request).await;
+        ensure!(called.with_context(|| endpoint.to_string())?.is_result, "{endpoint}: an error");
+        times.push(began.elapsed());
+        tokio::time::sleep(PAUSE).await;
+    }
+    session.close(&mut wire).await?;
+    times.sort();
+    Ok(Times(times))
+}
