@@ -41,6 +41,7 @@ use self::append_window::AppendWindow;
 use self::client::{Client, PrimaryCondition, RedisCommand};
 use self::keys::{Keys, slot};
 use self::revocations::StoredRevocations;
+use self::scanning::StoredSessions;
 use self::script::ScriptName;
 pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
@@ -337,7 +338,7 @@ impl Store for Redis {
     }
 
     async fn scan(&self, from: ScanCursor, count: usize) -> Result<Scanned, Error> {
-        self.scan_page(from, count).await
+        StoredSessions::new(&self.client, &self.keys).page(from, count).await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {

@@ -5,14 +5,24 @@
 
 use redis::Value;
 
-use super::Redis;
 use super::answer::{bytes, text, unavailable, undecodable};
-use super::client::RedisCommand;
-use super::keys::SLOTS;
+use super::client::{Client, RedisCommand};
+use super::keys::{Keys, SLOTS};
 use crate::{Error, Primary, ScanCursor, Scanned};
 
-impl Redis {
-    pub(super) async fn scan_page(&self, from: ScanCursor, count: usize) -> Result<Scanned, Error> {
+/// The records in Redis.
+pub(super) struct StoredSessions<'a> {
+    client: &'a Client,
+    keys: &'a Keys,
+}
+
+impl<'a> StoredSessions<'a> {
+    /// The records of these keys, by these connections.
+    pub(super) fn new(client: &'a Client, keys: &'a Keys) -> Self {
+        Self { client, keys }
+    }
+
+    pub(super) async fn page(&self, from: ScanCursor, count: usize) -> Result<Scanned, Error> {
         let parts = parts(&self.client.primaries().await?)?;
         let Some(part) = parts.iter().copied().find(|part| *part >= from.part) else {
             return Ok(Scanned::default());
