@@ -12,6 +12,7 @@ pub mod ending;
 pub mod leasing;
 pub mod logging;
 pub mod making;
+pub mod noting;
 pub mod reasserting;
 pub mod revoking;
 pub mod saving;
@@ -61,6 +62,12 @@ macro_rules! contract {
             claims_and_appends_prolong_a_session,
             an_append_without_the_flag_does_not_prolong_a_session,
             an_answer_to_a_reader_prolongs_nothing,
+        );
+        $crate::contract!(@tests noting, $world;
+            a_note_is_read_as_it_was_written,
+            a_note_is_added_only_where_there_is_none,
+            a_note_is_taken_once,
+            a_note_expires,
         );
         $crate::contract!(@tests claiming, $world;
             a_claim_returns_the_record_and_the_log,

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use protocol::SessionId;
 
 use crate::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList,
-    ScanCursor, Scanned, State, StateExtension, Store, Token,
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, NoteKey, Owner,
+    Presence, Primary, PrimaryId, Record, Renewed, Revocation, RevocationGeneration,
+    RevocationList, ScanCursor, Scanned, State, StateExtension, Store, Token,
 };
 
 /// Declares the layer, and makes each layer a store, from one list of operations.
@@ -98,6 +98,10 @@ layer! {
     fn revocations() -> (RevocationGeneration, RevocationList);
     fn revocation_generation() -> RevocationGeneration;
     fn scan(from: ScanCursor, count: usize) -> Scanned;
+    fn note(key: &NoteKey) -> Option<Bytes>;
+    fn put_note(key: &NoteKey, note: Bytes, ttl: Duration) -> ();
+    fn add_note(key: &NoteKey, note: Bytes, ttl: Duration) -> bool;
+    fn take_note(key: &NoteKey) -> Option<Bytes>;
     fn primaries() -> Vec<Primary>;
     fn sweep() -> usize;
 }

@@ -34,6 +34,17 @@ pub use ownership::{
 };
 pub use scan::{NoCursor, ScanCursor, Scanned};
 
+/// The key of a note: bytes that belong to no session, and that expire. It is not to be guessed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NoteKey(pub [u8; 32]);
+
+/// Prints nothing of the key.
+impl std::fmt::Debug for NoteKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NoteKey")
+    }
+}
+
 /// The shared state that every node reads and writes.
 ///
 /// Every operation is safe to repeat, also if the first attempt timed out and is executed
@@ -170,6 +181,19 @@ pub trait Store: Send + Sync + 'static {
     /// first page to the last is on one of them, unless a part of the store moves or is replaced meanwhile.
     /// `count` is about how many entries of the store are looked at; the page may be empty.
     async fn scan(&self, from: ScanCursor, count: usize) -> Result<Scanned, Error>;
+
+    /// Returns the note under a key.
+    async fn note(&self, key: &NoteKey) -> Result<Option<Bytes>, Error>;
+
+    /// Writes a note, in place of one that is there. It is absent once `ttl` has passed.
+    async fn put_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<(), Error>;
+
+    /// Writes a note if there is none, and returns whether it did. If an attempt was executed whose answer was
+    /// lost, a repetition returns `false`.
+    async fn add_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<bool, Error>;
+
+    /// Removes a note and returns it. Of several callers one gets it, or none if that one's answer is lost.
+    async fn take_note(&self, key: &NoteKey) -> Result<Option<Bytes>, Error>;
 
     /// Returns the current primaries of the store. A primary that replaced another may lack
     /// the last writes, so the owner of each of its sessions re-asserts it.

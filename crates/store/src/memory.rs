@@ -8,6 +8,7 @@
 mod interleavings;
 mod leases;
 mod log;
+mod notes;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -22,11 +23,12 @@ use bytes::Bytes;
 use protocol::SessionId;
 
 use self::leases::Leases;
+use self::notes::{Full, Notes};
 use self::shard::Shard;
 use crate::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList, ScanCursor,
-    Scanned, State, StateExtension, Store, Token,
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, NoteKey, Owner,
+    Presence, PrimaryId, Record, Renewed, Revocation, RevocationGeneration, RevocationList,
+    ScanCursor, Scanned, State, StateExtension, Store, Token,
 };
 
 /// Number of shards: enough that threads rarely contend for one lock.
@@ -51,6 +53,7 @@ pub struct Memory {
     shards: [Mutex<Shard>; SHARDS],
     leases: Mutex<Leases>,
     revocations: Mutex<(RevocationGeneration, RevocationList)>,
+    notes: Mutex<Notes>,
 }
 
 impl Memory {
@@ -65,6 +68,7 @@ impl Memory {
             shards: Default::default(),
             leases: Mutex::default(),
             revocations: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 
@@ -242,10 +246,36 @@ impl Store for Memory {
         Ok(Scanned { sessions, next: (usize::from(part) < SHARDS).then_some(next) })
     }
 
+    async fn note(&self, key: &NoteKey) -> Result<Option<Bytes>, Error> {
+        Ok(lock(&self.notes).find(key, self.now()))
+    }
+
+    async fn put_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<(), Error> {
+        let now = self.now();
+        lock(&self.notes).put(*key, note, now.saturating_add(millis(ttl)), now).map_err(too_many)
+    }
+
+    async fn add_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<bool, Error> {
+        let (now, mut notes) = (self.now(), lock(&self.notes));
+        if notes.find(key, now).is_some() {
+            return Ok(false);
+        }
+        notes.put(*key, note, now.saturating_add(millis(ttl)), now).map_err(too_many)?;
+        Ok(true)
+    }
+
+    async fn take_note(&self, key: &NoteKey) -> Result<Option<Bytes>, Error> {
+        Ok(lock(&self.notes).take(key, self.now()))
+    }
+
     async fn sweep(&self) -> Result<usize, Error> {
         let now = self.now();
         Ok(self.shards.iter().map(|shard| lock(shard).sweep(now, CHECKS_PER_SWEEP)).sum())
     }
+}
+
+fn too_many(Full: Full) -> Error {
+    Error::Unavailable(io::Error::other("the store has too many notes"))
 }
 
 /// This store has one primary, which never changes.

@@ -46,8 +46,8 @@ use self::script::ScriptName;
 pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
 use crate::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, NoteKey, Owner,
+    Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
     RevocationList, ScanCursor, Scanned, State, StateExtension, Store, Token,
 };
 
@@ -341,6 +341,35 @@ impl Store for Redis {
         StoredSessions::new(&self.client, &self.keys).page(from, count).await
     }
 
+    async fn note(&self, key: &NoteKey) -> Result<Option<Bytes>, Error> {
+        let key = self.keys.note(key);
+        let mut get = redis::cmd("GET");
+        get.arg(&key);
+        note_in(self.client.execute(RedisCommand::new(&key, get)).await?.value)
+    }
+
+    async fn put_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<(), Error> {
+        let key = self.keys.note(key);
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(&*note).arg("PX").arg(millis(ttl));
+        self.client.execute(RedisCommand::new(&key, set)).await.map(drop)
+    }
+
+    async fn add_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<bool, Error> {
+        let key = self.keys.note(key);
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(&*note).arg("PX").arg(millis(ttl)).arg("NX");
+        let answer = self.client.execute(RedisCommand::new(&key, set)).await?;
+        Ok(answer.value != Value::Nil)
+    }
+
+    async fn take_note(&self, key: &NoteKey) -> Result<Option<Bytes>, Error> {
+        let key = self.keys.note(key);
+        let mut take = redis::cmd("GETDEL");
+        take.arg(&key);
+        note_in(self.client.execute(RedisCommand::new(&key, take)).await?.value)
+    }
+
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         self.client.primaries().await
     }
@@ -357,6 +386,14 @@ impl Store for Redis {
 fn encoded(record: &Record) -> Result<Vec<u8>, Error> {
     layout::encode_record(record)
         .ok_or_else(|| unavailable("the session record is too long to be written to redis"))
+}
+
+fn note_in(value: Value) -> Result<Option<Bytes>, Error> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => Ok(Some(bytes.into())),
+        _ => Err(undecodable()),
+    }
 }
 
 /// Decodes the version that a script returns.

@@ -5,7 +5,7 @@
 
 use protocol::SessionId;
 
-use crate::Incarnation;
+use crate::{Incarnation, NoteKey};
 
 /// The number of slots of a Redis Cluster.
 pub(super) const SLOTS: u16 = 16_384;
@@ -61,6 +61,12 @@ impl Keys {
     /// The key of the revocations.
     pub(super) fn revocations(&self) -> String {
         format!("{}:{{nodes}}:revocations", self.prefix)
+    }
+
+    /// The key of a note.
+    pub(super) fn note(&self, note: &NoteKey) -> String {
+        let digits: String = note.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}:note:{digits}", self.prefix)
     }
 
     /// The key of one incarnation's lease or dead mark.
