@@ -2,15 +2,14 @@
 //! authorization server, and a real server keeps what it gets.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::audit_log::{Log, is_begin};
+use tests::headers_server::Upstream;
 use tests::issuers::Issuer;
 use tests::mcp::{Client, final_response};
-use tests::nodes::port;
 use tests::recorded::reaches;
 use tests::redis::Redis;
 use tests::sse::PATIENCE;
@@ -18,39 +17,6 @@ use tests::{Node, Setup, check, tools};
 use tokio::time::{sleep, timeout};
 
 const NEWEST: &str = "2025-11-25";
-
-/// A server that keeps the headers of requests. Dropping it kills this process only.
-struct Upstream {
-    _child: tokio::process::Child,
-    url: String,
-}
-
-impl Upstream {
-    async fn start() -> Result<Self> {
-        let port = port()?;
-        let mut command = tokio::process::Command::new(tools::node());
-        command.arg(tools::root().join("tests/servers/headers.mjs")).arg(port.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.kill_on_drop(true).spawn()?;
-        let until = Instant::now() + PATIENCE;
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(Instant::now() < until, "the server does not listen");
-            sleep(Duration::from_millis(20)).await;
-        }
-        Ok(Self { _child: child, url: format!("http://127.0.0.1:{port}") })
-    }
-
-    /// The requests: what each is, and its headers.
-    async fn seen(&self) -> Result<Vec<Value>> {
-        Ok(reqwest::get(format!("{}/seen", self.url)).await?.json().await?)
-    }
-
-    /// Refuses all tokens that it has got.
-    async fn revoke(&self) -> Result<()> {
-        reqwest::get(format!("{}/revoke", self.url)).await?.error_for_status()?;
-        Ok(())
-    }
-}
 
 /// A node, or a cluster, whose users have tokens of this issuer, in front of a server that needs its own.
 struct Bench {
