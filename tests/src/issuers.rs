@@ -151,6 +151,11 @@ impl Issuer {
         self.ask("secret", json!({ "secret": secret })).await.map(drop)
     }
 
+    /// Changes what the issuer does, see its script.
+    pub async fn control(&self, what: &str, how: Value) -> Result<()> {
+        self.ask(what, how).await.map(drop)
+    }
+
     /// Kills the process.
     pub async fn stop(&mut self) -> Result<()> {
         Ok(self.process.kill().await?)

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use backends::http::{Linking, User, Vault};
 use backends::{Backends, Exchanging};
 use budget::Budget;
 use cluster::{Cluster, Membership, Revocations};
@@ -31,6 +32,7 @@ use crate::revocations::{self, RevocationOrder, RevocationRefused, RevocationRes
 use crate::routing::{Owner, PeerService, create_at_peer, share_limits};
 use crate::session::{NewSession, Opener, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
+use crate::vault::SealedNotes;
 use crate::{Caller, Care, SessionBytes, Settings, metrics, session_durations};
 
 /// The interval at which a stop request is sent again to a session whose mailbox was full.
@@ -129,6 +131,7 @@ impl Handle {
         let bytes = session_bytes.clone();
         let digests = PrincipalDigests::new(&digest_secrets);
         let link_seal = LinkSeal::new(&digest_secrets);
+        let vault = Arc::new(SealedNotes::new(Arc::clone(&store), &digest_secrets));
         let context = NodeContext::new(ContextParts {
             settings,
             store,
@@ -139,6 +142,7 @@ impl Handle {
             children,
             digests,
             link_seal,
+            vault,
             traces,
         });
         let node = Arc::new(Node::new(context, tenant_sessions_max));
@@ -257,10 +261,36 @@ impl Handle {
         Ok(Opened::of_duplex(&self.node, caller, owner))
     }
 
-    /// Exchanges the token of a client of this tenant, if it has one, for those of the tenant's upstream
-    /// servers. `None`: the tenant has none that get a token of each user.
-    pub fn exchange(&self, tenant: &str, subject: Option<&str>) -> Option<Exchanging> {
-        self.node.context.backends.of(tenant)?.exchange(subject)
+    /// The tokens that the requests of a client of this tenant need at the tenant's upstream servers. `token` is
+    /// that with which the client authenticated; `links_at`: where its user links accounts. `None`: the
+    /// tenant has no server that gets a token of each user.
+    pub fn exchange(
+        &self,
+        tenant: &str,
+        principal: &Principal,
+        token: Option<&str>,
+        links_at: Option<Arc<str>>,
+    ) -> Option<Exchanging> {
+        let name = self.user(tenant, principal).into();
+        let (token, vault) = (token.map(Arc::from), self.vault());
+        let backend = self.node.context.backends.of(tenant)?;
+        backend.exchange(&User { token, name, links_at, vault })
+    }
+
+    /// Identifies a user of a tenant at all nodes. After a revocation it is another one, so the accounts that
+    /// were linked before are found no more.
+    pub fn user(&self, tenant: &str, principal: &Principal) -> String {
+        format!("{} {}", self.node.context.revoked_ms(tenant, principal), principal.name())
+    }
+
+    /// How users of a tenant link accounts at this server.
+    pub fn linking(&self, tenant: &str, server: &str) -> Option<Linking> {
+        self.node.context.backends.of(tenant)?.linking(server)
+    }
+
+    /// Where the tokens of users are kept.
+    pub fn vault(&self) -> Arc<dyn Vault> {
+        Arc::clone(&self.node.context.vault)
     }
 
     /// Sends the body of a POST to its session. Never waits, so a request is not lost if its caller

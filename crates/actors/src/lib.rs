@@ -43,7 +43,9 @@ mod tenants_here;
 mod timer;
 mod tombstones;
 mod unconfirmed;
+mod vault;
 
+pub use backends::http::{CredentialProblem, Linking, PendingLink, Returned, Step, Vault, random};
 pub use caller::Caller;
 pub use care::Care;
 pub use cluster::{Revocations, RevocationsOfThread};

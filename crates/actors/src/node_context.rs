@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use backends::Backends;
+use backends::http::Vault;
 use budget::Budget;
 use cluster::Cluster;
 use ownership::machine::LeaseSnapshot;
@@ -49,6 +50,8 @@ pub(crate) struct NodeContext {
     pub(crate) digests: PrincipalDigests,
     /// Seals what links save in records.
     pub(crate) link_seal: LinkSeal,
+    /// Where the tokens of users are kept.
+    pub(crate) vault: Arc<dyn Vault>,
     /// The settings for each tenant's server; other tenants have the default.
     cares: RwLock<HashMap<Arc<str>, Care>>,
     /// The suffix of session ids that this node creates: a hint for people, never trusted.
@@ -66,6 +69,7 @@ pub(crate) struct ContextParts {
     pub(crate) children: Option<Budget>,
     pub(crate) digests: PrincipalDigests,
     pub(crate) link_seal: LinkSeal,
+    pub(crate) vault: Arc<dyn Vault>,
     pub(crate) traces: Traces,
 }
 
@@ -88,6 +92,7 @@ impl NodeContext {
             tombstones: Arc::default(),
             digests: parts.digests,
             link_seal: parts.link_seal,
+            vault: parts.vault,
             cares: RwLock::new(cares),
         }
     }

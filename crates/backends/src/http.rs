@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use budget::Share;
 use protocol::SessionId;
-pub use upstream::{Grant, HttpSettings, IDLE_MAX};
+pub use upstream::{
+    CredentialProblem, Grant, HttpSettings, IDLE_MAX, Linking, PendingLink, Returned, Step, User,
+    Vault, VaultUnavailable, random,
+};
 
 use crate::{Backend, Exchanging, LatestTokens, Link, LinkLimits, SavedLink};
 
@@ -65,8 +68,12 @@ impl Backend for HttpBackend {
         self.client.needs_tokens_of_clients()
     }
 
-    fn exchange(&self, subject: Option<&str>) -> Option<Exchanging> {
-        Some(Box::pin(self.client.exchange(subject)?))
+    fn exchange(&self, user: &User) -> Option<Exchanging> {
+        Some(Box::pin(self.client.exchange(user)?))
+    }
+
+    fn linking(&self, server: &str) -> Option<Linking> {
+        self.client.linking().filter(|linking| linking.server() == server).cloned()
     }
 
     fn carry_on(

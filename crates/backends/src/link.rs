@@ -16,6 +16,7 @@ use budget::Share;
 use bytes::Bytes;
 use protocol::{Message, Position, Request, RequestId, SessionId, UpstreamTokens};
 use tokio::sync::watch;
+use upstream::{Linking, User};
 
 pub use self::pair::{EventReceiver, EventSender, Gone, ServerEnd};
 
@@ -66,10 +67,16 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Exchanges the token of a client, if it has one, for those that its requests to this backend need;
-    /// `None` if they need none. Bounded in time.
-    fn exchange(&self, subject: Option<&str>) -> Option<Exchanging> {
-        let _ = subject;
+    /// The tokens that the requests of a user to this backend need; `None` if they need none. Bounded in
+    /// time.
+    fn exchange(&self, user: &User) -> Option<Exchanging> {
+        let _ = user;
+        None
+    }
+
+    /// How users link accounts at this server, if it is one of the backend's.
+    fn linking(&self, server: &str) -> Option<Linking> {
+        let _ = server;
         None
     }
 

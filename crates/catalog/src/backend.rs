@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backends::http::{Linking, User};
 use backends::{Backend, Exchanging, LatestTokens, Link, LinkEvent, LinkLimits, SavedLink};
 use protocol::{SessionId, UpstreamTokens};
 
@@ -102,8 +103,8 @@ impl Backend for Catalog {
     }
 
     /// An exchange that fails costs only the tools of its server, unless there is no other.
-    fn exchange(&self, subject: Option<&str>) -> Option<Exchanging> {
-        let exchanging = |backend: &Arc<dyn Backend>| backend.exchange(subject).map(tokio::spawn);
+    fn exchange(&self, user: &User) -> Option<Exchanging> {
+        let exchanging = |backend: &Arc<dyn Backend>| backend.exchange(user).map(tokio::spawn);
         let all: Vec<_> = self.backends.iter().filter_map(exchanging).collect();
         if all.is_empty() {
             return None;
@@ -124,6 +125,10 @@ impl Backend for Catalog {
                 _ => Ok(UpstreamTokens::new(tokens)),
             }
         }))
+    }
+
+    fn linking(&self, server: &str) -> Option<Linking> {
+        self.backends.iter().find_map(|backend| backend.linking(server))
     }
 
     fn start_in_advance(&self) {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use protocol::{InitializeResult, Listed, Method, Revision, ServerCapabilities, instructions_of};
 
 use crate::failure::Failure;
@@ -190,6 +191,11 @@ impl Child {
             self.failure = failure.clone();
         }
         self.lists = Default::default();
+    }
+
+    /// Its error, if it has the user open a page first: that is what calls of its tools get.
+    pub(crate) fn page_required(&self) -> Option<&Bytes> {
+        self.failure.page_required().filter(|_| !self.is_ready())
     }
 
     /// When its start has to be complete.

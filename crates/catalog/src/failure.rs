@@ -1,10 +1,14 @@
 //! Errors of servers as clients and operators read them: each names its server.
 
-use protocol::Response;
+use bytes::Bytes;
+use protocol::{Response, URL_ELICITATION_REQUIRED};
 use serde::Deserialize;
 
 /// Most bytes of a server's own text in the reason why it is not available.
 const TEXT_BYTES_MAX: usize = 500;
+
+/// Longest error of a server that is kept whole.
+const ERROR_BYTES_MAX: usize = 4 << 10;
 
 /// Why a server is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +17,8 @@ pub(crate) struct Failure {
     pub(crate) reason: Box<str>,
     /// What the server itself says, for clients only: it may have anything in it.
     text: Option<Box<str>>,
+    /// The whole error to `initialize`, if it has the user open a page first.
+    page_required: Option<Bytes>,
 }
 
 /// An error of JSON-RPC, as far as it is read.
@@ -31,7 +37,7 @@ impl Error {
 impl Failure {
     /// A reason that is known without the server.
     pub(crate) fn new(reason: impl Into<Box<str>>) -> Self {
-        Self { reason: reason.into(), text: None }
+        Self { reason: reason.into(), text: None, page_required: None }
     }
 
     /// That of a server that did not answer `initialize` with a result.
@@ -41,9 +47,19 @@ impl Failure {
             Some(Error { code, message }) => Self {
                 reason: format!("it answered `initialize` with the error {code}").into(),
                 text: Some(shown(&message)),
+                page_required: response
+                    .outcome()
+                    .err()
+                    .filter(|error| error.len() <= ERROR_BYTES_MAX)
+                    .filter(|_| code == i64::from(URL_ELICITATION_REQUIRED)),
             },
             None => Self::new("its answer to `initialize` is invalid"),
         }
+    }
+
+    /// The error that has the user open a page first, if the server answered `initialize` with one.
+    pub(crate) fn page_required(&self) -> Option<&Bytes> {
+        self.page_required.as_ref()
     }
 
     /// The reason, for clients.

@@ -445,6 +445,10 @@ impl Machine {
             let until = Until::Started(child);
             return self.keep(Waiting { request, until, was_returned }, effects);
         }
+        if let Some(error) = self.children[child].page_required() {
+            let response = Response::raw_error(Some(request.id.clone()), error);
+            return answer(effects, request.id, response.into());
+        }
         let refused = if self.children[child].is_lost() {
             Some(format!(
                 "the server `{}` has lost what it kept for this session; open a new session to use it \

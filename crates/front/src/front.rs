@@ -13,6 +13,7 @@ use identity::Tokens;
 use telemetry::Outcome;
 use tenants::{Tenant, Tenants, TenantsOfThread};
 
+use crate::account_links::AccountLinks;
 use crate::authentication::{Authentication, Credential, Found, Unauthenticated};
 use crate::body::Body;
 use crate::collecting::Collecting;
@@ -112,6 +113,21 @@ impl Front {
             });
             exchange.end(Outcome::Accepted);
             let response = resource::public(&head.method, response);
+            return Ok(self.complete(head, None, response, exchange, is_ambiguous));
+        }
+        if endpoint.is_none()
+            && let Some((tenant, page)) =
+                route::find_link(head.uri.path(), self.service.urls.path())
+            && let Some(tenant) = self.tenants.find(tenant)
+            && tenant.exchanges_tokens
+        {
+            let (service, authentication) = (&self.service, &self.authentication);
+            let links = AccountLinks { service, authentication, tenant: &tenant };
+            let response = match is_ambiguous {
+                true => Refused::ambiguous().unread(payload).into_response(),
+                false => Box::pin(links.answer(head, page)).await,
+            };
+            exchange.end(Outcome::Accepted);
             return Ok(self.complete(head, None, response, exchange, is_ambiguous));
         }
         let origin;

@@ -316,7 +316,10 @@ impl Service {
             return Ok(());
         }
         let subject = request.credential.token(&request.heads.authorization);
-        let Some(exchanging) = self.handle.exchange(&request.tenant.name, subject) else {
+        let (tenant, principal) = (&request.tenant.name, &request.credential.principal);
+        let links_at = self.urls.links(tenant).map(Arc::from);
+        let exchanging = self.handle.exchange(tenant, principal, subject, links_at);
+        let Some(exchanging) = exchanging else {
             return Ok(());
         };
         let exchanged = exchanging.await;

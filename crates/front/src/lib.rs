@@ -5,6 +5,7 @@
 //! statuses, headers and bodies.
 
 mod accept;
+mod account_links;
 mod admin;
 mod admin_actions;
 mod admin_address;

@@ -42,6 +42,12 @@ impl PublicUrls {
         &self.path
     }
 
+    /// Where the pages are on which users of a tenant link accounts, before their names; `None` without a
+    /// public URL.
+    pub(crate) fn links(&self, tenant: &str) -> Option<String> {
+        Some(format!("{}{}/{tenant}/link/", self.origin.as_ref()?, self.path))
+    }
+
     /// The URL of an endpoint of a tenant: by its path, or at this host of it, with a port or without.
     fn url(&self, tenant: &str, endpoint: Endpoint, host: Option<&str>) -> Option<Url> {
         let endpoint = endpoint.name();

@@ -78,6 +78,30 @@ pub(crate) fn find_document<'a>(path: &'a str, public_path: &str) -> Option<(Doc
     is_path.then(|| (document, within.unwrap_or(rest)))
 }
 
+/// A page of a browser that links an account at an upstream server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkPage<'a> {
+    /// The link with this id.
+    Open(&'a str),
+    /// The browser has signed in at the issuer of the tenant.
+    SignedIn,
+    /// The user has agreed at the authorization server.
+    Agreed,
+}
+
+/// The tenant and the page that a path names, with the path of the public URL or without.
+pub(crate) fn find_link<'a>(path: &'a str, public_path: &str) -> Option<(&'a str, LinkPage<'a>)> {
+    let within = path.strip_prefix(public_path).filter(|within| within.starts_with('/'));
+    let (tenant, rest) = within.unwrap_or(path).strip_prefix('/')?.split_once('/')?;
+    let page = match rest.strip_prefix("link/")? {
+        "signed-in" => LinkPage::SignedIn,
+        "agreed" => LinkPage::Agreed,
+        id if !id.is_empty() && !id.contains('/') => LinkPage::Open(id),
+        _ => return None,
+    };
+    Some((tenant, page))
+}
+
 /// The tenant and the endpoint that a path names. Nothing is decoded: no tenant's name needs it,
 /// and each path then has one spelling.
 pub(crate) fn find(path: &str) -> Option<(&str, Endpoint)> {
@@ -125,6 +149,13 @@ mod tests {
         assert_eq!(find_document(&format!("{METADATA}s"), ""), None);
         let issuer = Some((Document::Issuer, "/mcp"));
         assert_eq!(find_document(&format!("{SERVER_METADATA}/mcp"), ""), issuer);
+        let open = Some(("acme", LinkPage::Open("x1")));
+        assert_eq!(find_link("/acme/link/x1", ""), open);
+        assert_eq!(find_link("/base/acme/link/x1", "/base"), open);
+        assert_eq!(find_link("/acme/link/agreed", ""), Some(("acme", LinkPage::Agreed)));
+        for path in ["/acme/link", "/acme/link/", "/acme/link/x/y", "/link/x", "/acme/mcp"] {
+            assert_eq!(find_link(path, ""), None, "{path}");
+        }
         assert_eq!(find_at_host("/mcp"), Some(Endpoint::Mcp));
         for path in ["", "/", "mcp", "/mcp/", "//mcp", "/acme/mcp", "/MCP"] {
             assert_eq!(find_at_host(path), None, "{path}");

@@ -39,6 +39,9 @@ impl ErrorCode {
     }
 }
 
+/// The code of a server's error that has the user open a URL first, which the data names (ELI-05).
+pub const URL_ELICITATION_REQUIRED: i32 = -32042;
+
 /// Why a message was rejected, with the fields of the response to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

@@ -27,7 +27,7 @@ pub mod sse;
 mod uri_forms;
 
 pub use about::{About, member_at};
-pub use error::{ErrorCode, Rejection};
+pub use error::{ErrorCode, Rejection, URL_ELICITATION_REQUIRED};
 pub use header_params::HeaderParams;
 pub use id::{ProgressToken, RequestId};
 pub use initialize::{
@@ -38,8 +38,8 @@ pub use lines::{Line, LineSplitter};
 pub use list_page::{ListEntry, ListPage};
 pub use lists::{Listed, without_entries};
 pub use message::{
-    Body, Limits, Message, Notification, OtherNode, Request, Response, TokenSource, TraceContext,
-    TraceParent, UpstreamToken, UpstreamTokens, is_trace_state, parse,
+    AccountLink, Body, Limits, Message, Notification, OtherNode, Request, Response, TokenSource,
+    TraceContext, TraceParent, UpstreamToken, UpstreamTokens, is_trace_state, parse,
 };
 pub use method::Method;
 pub use mirrored::Mirrored;

@@ -8,7 +8,7 @@ mod tokens;
 mod traced;
 
 pub use parse::{Limits, parse};
-pub use tokens::{OtherNode, TokenSource, UpstreamToken, UpstreamTokens};
+pub use tokens::{AccountLink, OtherNode, TokenSource, UpstreamToken, UpstreamTokens};
 pub use traced::{TraceContext, TraceParent, is_trace_state};
 
 use std::ops::Range;

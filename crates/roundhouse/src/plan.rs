@@ -168,6 +168,14 @@ impl Plan {
                         let at = format!("tenants.{name}.backends.{backend}.credential.grant");
                         problems.add_in(&at, without_tokens(name, &at));
                     }
+                    let mut linking =
+                        written.backends.iter().filter(|(_, backend)| backend.links_accounts());
+                    if let Some((backend, _)) =
+                        linking.next().filter(|_| settings.front.public_url.is_none())
+                    {
+                        let at = format!("tenants.{name}.backends.{backend}.credential.grant");
+                        problems.add_in(&at, without_pages(&at));
+                    }
                     tenants.push(Tenant { exchanges_tokens: first.is_some(), ..tenant });
                 }
                 Err(all) => {
@@ -303,6 +311,7 @@ impl Kinds<'_> {
     fn open(
         &self,
         tenant: &str,
+        issuer: &str,
         name: &str,
         settings: &BackendSettings,
         homes: &mut Vec<Home>,
@@ -334,7 +343,8 @@ impl Kinds<'_> {
                 Ok(Arc::new(backend))
             }
             BackendSettings::Http(http) => {
-                let http = read_http(&http.http, tenant, &at, self.secrets)?;
+                let mut http = read_http(&http.http, tenant, &at, self.secrets)?;
+                http.credential.sign_in.issuer = issuer.to_owned();
                 // Without its share the tenant would have no bound.
                 let share =
                     self.budgets.session_bytes.share(tenant).ok_or_else(|| uncounted(&at))?;
@@ -426,8 +436,15 @@ fn uncounted(at: &str) -> Vec<String> {
 
 fn without_tokens(tenant: &str, at: &str) -> String {
     format!(
-        "`{at}` is \"token_exchange\", and the clients of the tenant have no token to exchange; write \
+        "`{at}` needs tokens of users, and the clients of the tenant have none; write \
          `tenants.{tenant}.auth = \"oauth\"`, or another grant"
+    )
+}
+
+fn without_pages(at: &str) -> String {
+    format!(
+        "`{at}` is \"authorization_code\", and users cannot open the pages on which they link their accounts; \
+         write `front.public_url`, as in \"https://mcp.example.com\""
     )
 }
 
@@ -489,7 +506,8 @@ fn backend_of(
              [tenants.{tenant}.backends.main]"
         )]),
         (None, Some((name, backend)), None) if backend.member().is_plain() => {
-            kinds.open(tenant, name, backend, homes).map(Served::alone)
+            let issuer = &written.tenant.oauth.issuer;
+            kinds.open(tenant, issuer, name, backend, homes).map(Served::alone)
         }
         (None, ..) => catalog_of(tenant, written, kinds, homes),
         (Some(_), ..) => Err(vec![format!(
@@ -518,7 +536,7 @@ fn catalog_of(
     });
     let mut backends = Vec::new();
     for (name, backend) in &written.backends {
-        match kinds.open(tenant, name, backend, homes) {
+        match kinds.open(tenant, &written.tenant.oauth.issuer, name, backend, homes) {
             Ok(backend) => backends.push(backend),
             Err(all) => wrong.extend(all),
         }

@@ -13,14 +13,14 @@ use hyper::header::{
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use protocol::UpstreamTokens;
+use protocol::{AccountLink, URL_ELICITATION_REQUIRED, UpstreamTokens};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
 use crate::breaker::Breaker;
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
-use crate::credential::{Credential, Token, refuses_token};
+use crate::credential::{Credential, Linking, Token, User, refuses_token};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
@@ -182,13 +182,18 @@ impl Client {
         self.0.credential.as_ref().is_some_and(Credential::is_of_clients)
     }
 
-    /// Exchanges the token of a client, if it has one, for one of the server; `None` if it needs none.
+    /// How users link accounts at the server, if they do.
+    pub fn linking(&self) -> Option<&Linking> {
+        self.0.credential.as_ref()?.linking()
+    }
+
+    /// The token of a user for the server; `None` if it needs none of users.
     pub fn exchange(
         &self,
-        subject: Option<&str>,
+        user: &User,
     ) -> Option<impl Future<Output = Result<UpstreamTokens, CredentialProblem>> + Send + use<>>
     {
-        self.0.credential.as_ref()?.exchange(subject)
+        self.0.credential.as_ref()?.exchange(user)
     }
 
     /// Notes that the settings have another client in place of this one.
@@ -236,6 +241,11 @@ impl Client {
         events: &Events<'_>,
     ) -> Result<ExchangeEvent, Failure> {
         let tokens = exchange.tokens.as_ref();
+        if let Some(link) =
+            self.0.credential.as_ref().and_then(|credential| credential.link(tokens))
+        {
+            return Ok(ExchangeEvent::Refused { status: 401, error: Some(link_required(&link)) });
+        }
         let token = self.token(tokens, None).await?;
         let _permit = self.0.connections.permit(&exchange.verb).await?;
         let mut response = self.response(exchange, sent, token.as_ref()).await?;
@@ -468,4 +478,18 @@ impl Client {
         );
         failure
     }
+}
+
+/// The error that has a client's user open a page first (ELI-05). The text has the URL as well: not all clients
+/// read the data.
+fn link_required(link: &AccountLink) -> protocol::Response {
+    let message = format!("link your account at the upstream server first: open {}", link.url);
+    let elicitation = serde_json::json!({
+        "mode": "url",
+        "elicitationId": link.id,
+        "url": link.url,
+        "message": "Link your account at the server of this tool.",
+    });
+    let data = serde_json::json!({ "elicitations": [elicitation] }).to_string();
+    protocol::Response::error(None, URL_ELICITATION_REQUIRED, &message, Some(data.as_bytes()))
 }

@@ -9,11 +9,14 @@ mod authority;
 mod discovery;
 mod exchanges;
 mod fetch;
+mod linked;
+mod linking;
 mod problem;
 mod refresh;
 mod settings;
 mod source;
 mod token;
+mod vault;
 
 use std::any::Any;
 use std::io;
@@ -22,16 +25,21 @@ use std::sync::Arc;
 use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
 
 use budget::Share;
-use protocol::{UpstreamToken, UpstreamTokens};
+use protocol::{AccountLink, UpstreamToken, UpstreamTokens};
 use sha2::{Digest as _, Sha256};
 
 use self::answer::Fetched;
 use self::authority::Authority;
 use self::exchanges::{Exchange, Exchanges};
+use self::linked::LinkedTokens;
+pub use self::linking::{Linking, PendingLink, Returned, Step, random};
 pub use self::problem::{CredentialProblem, OauthCode};
-pub use self::settings::{ClientAuth, CredentialSetting, CredentialSettings, Grant, Secret};
+pub use self::settings::{
+    ClientAuth, CredentialSetting, CredentialSettings, Grant, Secret, SignInSettings,
+};
 use self::source::TokenSource;
 pub(crate) use self::token::Token;
+pub use self::vault::{Vault, VaultUnavailable};
 use crate::metrics::{self, CLIENT_CREDENTIALS};
 use crate::settings::HttpSettings;
 use crate::url::Url;
@@ -48,7 +56,20 @@ enum Kind {
     /// The token of the node.
     Own(Arc<TokenSource>),
     /// A token of each user. `server`: see [`server_of`].
-    OfClients { server: Arc<str>, exchanges: Arc<Exchanges> },
+    OfClients { server: Arc<str>, exchanges: Arc<Exchanges>, linking: Option<Linking> },
+}
+
+/// The user of a request.
+#[derive(Clone)]
+pub struct User {
+    /// The token with which the user's client authenticated at this node; `None` if it has none.
+    pub token: Option<Arc<str>>,
+    /// Identifies the user at the tenant, also at other nodes.
+    pub name: Arc<str>,
+    /// Where links are, to which their ids are added; `None` if the node does not know where it is reached.
+    pub links_at: Option<Arc<str>>,
+    /// Where the tokens of users are kept.
+    pub vault: Arc<dyn Vault>,
 }
 
 impl Credential {
@@ -60,15 +81,38 @@ impl Credential {
         url: &Url,
         share: &Share,
     ) -> io::Result<Option<Self>> {
-        let kind = match settings.credential.grant {
-            Grant::None => return Ok(None),
-            Grant::ClientCredentials => Kind::Own(Arc::default()),
-            Grant::TokenExchange => {
-                let server = server_of(name, settings, url).into();
-                Kind::OfClients { server, exchanges: Arc::new(Exchanges::new(share)) }
+        let credential = &settings.credential;
+        if credential.grant == Grant::None {
+            return Ok(None);
+        }
+        let authority = Arc::new(Authority::new(name, settings, url)?);
+        if credential.grant == Grant::ClientCredentials {
+            return Ok(Some(Self { authority, kind: Kind::Own(Arc::default()) }));
+        }
+        let (server, exchanges) = (server_of(name, settings, url).into(), Exchanges::new(share));
+        let linking = match credential.grant {
+            Grant::AuthorizationCode => {
+                let issuer = Authority::new(name, &at_issuer(settings), url)?;
+                Some(Linking::new(&server, &authority, issuer))
             }
+            _ => None,
         };
-        Ok(Some(Self { authority: Arc::new(Authority::new(name, settings, url)?), kind }))
+        let kind = Kind::OfClients { server, exchanges: Arc::new(exchanges), linking };
+        Ok(Some(Self { authority, kind }))
+    }
+
+    /// How users link accounts at the server, if they do.
+    pub(crate) fn linking(&self) -> Option<&Linking> {
+        match &self.kind {
+            Kind::OfClients { linking, .. } => linking.as_ref(),
+            Kind::Own(_) => None,
+        }
+    }
+
+    /// Where the user of a request with these tokens links an account first.
+    pub(crate) fn link(&self, tokens: Option<&UpstreamTokens>) -> Option<Arc<AccountLink>> {
+        let Kind::OfClients { server, .. } = &self.kind else { return None };
+        tokens?.of(server)?.link.clone()
     }
 
     /// Whether each user has a token.
@@ -84,7 +128,7 @@ impl Credential {
         refused: Option<&Token>,
     ) -> Result<Token, CredentialProblem> {
         let server = match &self.kind {
-            Kind::Own(source) => return source.token(refused, || self.own()).await,
+            Kind::Own(source) => return source.token(refused, |_| self.own()).await,
             Kind::OfClients { server, .. } => server,
         };
         let token = tokens.and_then(|tokens| tokens.of(server));
@@ -113,22 +157,56 @@ impl Credential {
         }
     }
 
-    /// Exchanges the token of a client, if it has one; `None` if the server needs none of clients.
+    /// The token of a user, if it has one at this node, or where it gets one; `None` if the server needs none of
+    /// users.
     pub(crate) fn exchange(
         &self,
-        subject: Option<&str>,
+        user: &User,
     ) -> Option<impl Future<Output = Result<UpstreamTokens, CredentialProblem>> + Send + use<>>
     {
-        let Kind::OfClients { server, exchanges } = &self.kind else { return None };
-        let backend = Arc::clone(server);
-        let exchange = subject.map(|subject| exchanges.of(&self.authority, subject));
+        let Kind::OfClients { server, exchanges, linking } = &self.kind else { return None };
+        let exchange = match (&user.token, linking) {
+            (None, _) => None,
+            (Some(subject), None) => Some(exchanges.of(&self.authority, subject)),
+            (Some(_), Some(_)) => {
+                let tokens = LinkedTokens::new(&user.vault, server, &user.name);
+                Some(exchanges.of_account(&self.authority, &user.name, tokens))
+            }
+        };
+        let (backend, linking, user) = (Arc::clone(server), linking.clone(), user.clone());
         Some(async move {
             let exchange = Arc::new(exchange.ok_or(CredentialProblem::NoToken)?);
-            let text = exchange.token(None).await?.text().into();
+            let (text, link) = match (exchange.token(None).await, linking) {
+                (Err(CredentialProblem::NotLinked), Some(linking)) => {
+                    let at = user.links_at.ok_or(CredentialProblem::NotLinked)?;
+                    let id = linking.begin(&*user.vault, &user.name).await?;
+                    let url = format!("{at}{id}");
+                    ("".into(), Some(Arc::new(AccountLink { id, url })))
+                }
+                (token, _) => (token?.text().into(), None),
+            };
             let source: Option<Arc<dyn protocol::TokenSource>> = Some(exchange);
-            Ok(UpstreamTokens::new(vec![UpstreamToken { backend, text, source }]))
+            Ok(UpstreamTokens::new(vec![UpstreamToken { backend, text, source, link }]))
         })
     }
+}
+
+/// The settings with which users sign in at the issuer of the tenant.
+fn at_issuer(settings: &HttpSettings) -> HttpSettings {
+    let SignInSettings { client_id, client_secret, scopes, issuer } =
+        settings.credential.sign_in.clone();
+    let credential = CredentialSettings {
+        grant: Grant::AuthorizationCode,
+        issuer,
+        client_id,
+        client_secret,
+        scopes,
+        client_auth: settings.credential.client_auth,
+        // That of the endpoint is added.
+        resource: Some(String::new()),
+        ..CredentialSettings::default()
+    };
+    HttpSettings { credential, ..settings.clone() }
 }
 
 /// The backend with this name, and the server that its tokens are for. After a change of the settings a link
@@ -174,7 +252,12 @@ mod tests {
 
     fn tokens_for(credential: &Credential) -> UpstreamTokens {
         let Kind::OfClients { server, .. } = &credential.kind else { panic!("none of clients") };
-        let token = UpstreamToken { backend: server.clone(), text: "hunter2".into(), source: None };
+        let token = UpstreamToken {
+            backend: server.clone(),
+            text: "hunter2".into(),
+            source: None,
+            link: None,
+        };
         UpstreamTokens::new(vec![token])
     }
 

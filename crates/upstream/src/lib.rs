@@ -21,7 +21,9 @@ mod url;
 
 pub use self::client::{Client, IDLE_MAX};
 pub use self::credential::{
-    ClientAuth, CredentialProblem, CredentialSetting, CredentialSettings, Grant, OauthCode, Secret,
+    ClientAuth, CredentialProblem, CredentialSetting, CredentialSettings, Grant, Linking,
+    OauthCode, PendingLink, Returned, Secret, SignInSettings, Step, User, Vault, VaultUnavailable,
+    random,
 };
 pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 pub use self::failure::Failure;

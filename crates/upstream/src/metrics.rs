@@ -46,11 +46,15 @@ pub(crate) const CLIENT_CREDENTIALS: &str = "client_credentials";
 /// A token for a user.
 pub(crate) const TOKEN_EXCHANGE: &str = "token_exchange";
 
-const GRANTS: [&str; 2] = [CLIENT_CREDENTIALS, TOKEN_EXCHANGE];
+/// A token for a user who has linked an account.
+pub(crate) const AUTHORIZATION_CODE: &str = "authorization_code";
+
+const GRANTS: [&str; 3] = [CLIENT_CREDENTIALS, TOKEN_EXCHANGE, AUTHORIZATION_CODE];
 
 const ISSUED: &str = "issued";
 
-const TOKEN_OUTCOMES: [&str; 5] = [ISSUED, "refused", "unavailable", "not_permitted", "invalid"];
+const TOKEN_OUTCOMES: [&str; 6] =
+    [ISSUED, "refused", "unavailable", "not_permitted", "invalid", "not_linked"];
 
 pub(crate) fn count_token(grant: &'static str, problem: Option<&CredentialProblem>) {
     let outcome = problem.map_or(ISSUED, |problem| problem.label());

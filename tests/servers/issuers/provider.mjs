@@ -9,7 +9,7 @@ import { createLocalJWKSet, jwtVerify } from 'jose';
 import Provider, { errors } from 'oidc-provider';
 
 const [scopes = 'mcp', lifetime = '600', certificates, ...callbacks] = process.argv.slice(2);
-const user = 'ada';
+let user = 'ada';
 
 const http = createServer();
 await new Promise((resolve) => http.listen(0, '127.0.0.1', resolve));
@@ -50,8 +50,22 @@ const node = {
     response_types: [],
 };
 
+// The client as which a node signs users in, and links their accounts.
+const pages = 'https://mcp.example.com/demo/link';
+const linker = {
+    client_id: 'linker',
+    client_secret: 's+ecret',
+    token_endpoint_auth_method: 'client_secret_basic',
+    grant_types: ['authorization_code', 'refresh_token'],
+    redirect_uris: [`${pages}/signed-in`, `${pages}/agreed`],
+    response_types: ['code'],
+};
+
 const provider = new Provider(issuer, {
-    clients: [node],
+    clients: [node, linker],
+    issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
+    // One that is used twice ends the grant.
+    rotateRefreshToken: true,
     // Without the library's check of addresses, which refuses those of this machine.
     fetch: (url, { dispatcher, ...options }) => fetch(url, options),
     scopes: ['openid', 'offline_access', ...scopes.split(' ')],
@@ -82,6 +96,10 @@ const provider = new Provider(issuer, {
 // In place of the pages on which a user signs in and agrees.
 const agree = async (request, response) => {
     const { params, grantId } = await provider.interactionDetails(request, response);
+    if (!user) {
+        const result = { error: 'access_denied' };
+        return provider.interactionFinished(request, response, result);
+    }
     const grant = grantId
         ? await provider.Grant.find(grantId)
         : new provider.Grant({ accountId: user, clientId: params.client_id });
@@ -138,6 +156,10 @@ const controls = {
         lasts = body.secs ?? lasts;
         pauseMs = body.pause_ms ?? 0;
         refusal = body.refusal;
+    },
+    // Who signs in from now on; nobody agrees without one.
+    '/control/user': (body) => {
+        user = body.sub;
     },
     '/control/secret': async (body) => {
         (await provider.Client.find('node')).clientSecret = body.secret;

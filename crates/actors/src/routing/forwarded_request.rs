@@ -317,8 +317,12 @@ mod tests {
 
     #[test]
     fn the_tokens_of_a_call_arrive_and_where_others_can_be_got_does_not() {
-        let token =
-            |source| UpstreamToken { backend: "acme/main".into(), text: "hunter2".into(), source };
+        let token = |source| UpstreamToken {
+            backend: "acme/main".into(),
+            text: "hunter2".into(),
+            source,
+            link: None,
+        };
         let source: Option<Arc<dyn TokenSource>> = Some(Arc::new(Subject("subject")));
         let tokens = Some(UpstreamTokens::new(vec![token(source)]));
         let caller = Caller { tokens, ..caller() };

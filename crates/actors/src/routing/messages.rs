@@ -12,7 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use protocol::{
-    ErrorCode, Mirrored, OtherNode, RequestId, TokenSource, UpstreamToken, UpstreamTokens,
+    AccountLink, ErrorCode, Mirrored, OtherNode, RequestId, TokenSource, UpstreamToken,
+    UpstreamTokens,
 };
 
 use super::operator_messages::OperatorCall;
@@ -77,6 +78,11 @@ pub(super) struct Token {
     pub(super) backend: String,
     #[prost(string, tag = "2")]
     pub(super) text: String,
+    /// Where the user links an account first: the id and the URL.
+    #[prost(string, tag = "3")]
+    pub(super) link_id: String,
+    #[prost(string, tag = "4")]
+    pub(super) link_url: String,
 }
 
 /// Prints nothing of the token.
@@ -91,6 +97,8 @@ pub(super) fn tokens(tokens: Option<&UpstreamTokens>) -> Vec<Token> {
     let token = |token: &UpstreamToken| Token {
         backend: token.backend.to_string(),
         text: token.text.to_string(),
+        link_id: token.link.as_ref().map(|link| link.id.clone()).unwrap_or_default(),
+        link_url: token.link.as_ref().map(|link| link.url.clone()).unwrap_or_default(),
     };
     tokens.map(|tokens| tokens.all().iter().map(token).collect()).unwrap_or_default()
 }
@@ -102,9 +110,10 @@ pub(super) fn has_no_tokens(tokens: Option<&UpstreamTokens>) -> bool {
 
 /// Tokens as they were received. Which of them are refused is sent back.
 pub(super) fn read_tokens(tokens: Vec<Token>, has_none: bool) -> Option<UpstreamTokens> {
-    let token = |Token { backend, text }| {
+    let token = |Token { backend, text, link_id: id, link_url: url }| {
+        let link = (!id.is_empty()).then(|| Arc::new(AccountLink { id, url }));
         let source: Option<Arc<dyn TokenSource>> = Some(Arc::new(OtherNode::default()));
-        UpstreamToken { backend: backend.into(), text: text.into(), source }
+        UpstreamToken { backend: backend.into(), text: text.into(), source, link }
     };
     (has_none || !tokens.is_empty()).then(|| tokens.into_iter().map(token).collect())
 }

@@ -20,6 +20,17 @@ pub struct UpstreamToken {
     pub text: Arc<str>,
     /// Where it came from in this process; `None` where nothing follows if it is refused.
     pub source: Option<Arc<dyn TokenSource>>,
+    /// Where the user links an account at the server first. Then there is no token.
+    pub link: Option<Arc<AccountLink>>,
+}
+
+/// Where a user links an account at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountLink {
+    /// Its id.
+    pub id: String,
+    /// The page that the user opens.
+    pub url: String,
 }
 
 /// Where a token came from.
@@ -78,7 +89,10 @@ impl UpstreamTokens {
 
     /// The bytes that they keep.
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(|token| token.backend.len() + token.text.len()).sum()
+        let link = |token: &UpstreamToken| {
+            token.link.as_ref().map_or(0, |link| link.id.len() + link.url.len())
+        };
+        self.0.iter().map(|token| token.backend.len() + token.text.len() + link(token)).sum()
     }
 }
 
@@ -90,7 +104,7 @@ impl FromIterator<UpstreamToken> for UpstreamTokens {
 
 impl PartialEq for UpstreamToken {
     fn eq(&self, other: &Self) -> bool {
-        (&self.backend, &self.text) == (&other.backend, &other.text)
+        (&self.backend, &self.text, &self.link) == (&other.backend, &other.text, &other.link)
     }
 }
 
@@ -108,7 +122,8 @@ mod tests {
     #[test]
     fn a_token_is_found_by_its_backend_and_never_printed() {
         let source: Option<Arc<dyn TokenSource>> = Some(Arc::new(OtherNode::default()));
-        let token = UpstreamToken { backend: "a/main".into(), text: "hunter2".into(), source };
+        let token =
+            UpstreamToken { backend: "a/main".into(), text: "hunter2".into(), source, link: None };
         let tokens = UpstreamTokens::new(vec![token]);
         assert_eq!(tokens.of("a/main").map(|token| &*token.text), Some("hunter2"));
         assert!(tokens.of("a/other").is_none() && tokens.bytes() == 13);

@@ -68,11 +68,13 @@ pub(super) fn files_of(name: &str, tenant: &TenantSettings, settings: &Settings)
                 stdio.program.env.values().collect()
             }
             BackendSettings::Http(http) => {
-                let secret = http.http.credential.client_secret.expose().to_owned();
+                let credential = &http.http.credential;
+                let of_credential = [&credential.client_secret, &credential.sign_in.client_secret];
+                let of_credential = of_credential.map(|secret| secret.expose().to_owned());
                 files.extend(secrets::files_of(
                     &settings.node.secrets_dir,
                     name,
-                    std::iter::once(&secret),
+                    of_credential.iter(),
                 ));
                 http.http.headers.values().chain([&http.http.url]).collect()
             }

@@ -162,9 +162,15 @@ impl BackendSettings {
         Some(definition_of(&serde_json::json!(["catalog", all])))
     }
 
-    /// Whether the server gets a token of each user, in exchange for that of the user's client.
+    /// Whether the server gets a token of each user.
     pub(crate) fn exchanges_tokens(&self) -> bool {
-        matches!(self, Self::Http(http) if http.http.credential.grant == Grant::TokenExchange)
+        let grants = [Grant::TokenExchange, Grant::AuthorizationCode];
+        matches!(self, Self::Http(http) if grants.contains(&http.http.credential.grant))
+    }
+
+    /// Whether users link accounts at the server.
+    pub(crate) fn links_accounts(&self) -> bool {
+        matches!(self, Self::Http(http) if http.http.credential.grant == Grant::AuthorizationCode)
     }
 
     /// The key that a backend of this kind must have, and an example of it.
@@ -224,6 +230,11 @@ pub(crate) fn read_http(
     let (key, written) = (format!("{at}.credential.client_secret"), &http.credential.client_secret);
     let secret = secrets.value(tenant, &key, written.expose()).map_err(|why| vec![why])?;
     read.credential.client_secret = secret.map_or(read.credential.client_secret, Into::into);
+    let (key, written) =
+        (format!("{at}.credential.sign_in.client_secret"), &http.credential.sign_in.client_secret);
+    let secret = secrets.value(tenant, &key, written.expose()).map_err(|why| vec![why])?;
+    let sign_in = &mut read.credential.sign_in;
+    sign_in.client_secret = secret.map_or(sign_in.client_secret.clone(), Into::into);
     Ok(read)
 }
 

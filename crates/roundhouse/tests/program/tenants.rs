@@ -189,11 +189,10 @@ fn folder_of_tenants(files: &[(String, String)]) -> tempfile::TempDir {
         std::fs::write(tenants.join(name), text).unwrap();
     }
     std::fs::create_dir(dir.path().join("acme")).unwrap();
-    for (name, mode) in
-        [("acme/api-key", 0o400), ("acme/db-password", 0o400), ("acme/client-secret", 0o400)]
-            .into_iter()
-            .chain([("npx", 0o755), ("uvx", 0o755)])
-    {
+    let secrets = ["api-key", "db-password", "client-secret", "sign-in-secret"];
+    let secrets = secrets.map(|name| (format!("acme/{name}"), 0o400));
+    let programs = [("npx".to_owned(), 0o755), ("uvx".to_owned(), 0o755)];
+    for (name, mode) in secrets.into_iter().chain(programs) {
         let file = dir.path().join(name);
         std::fs::write(&file, "hunter2").unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
@@ -321,4 +320,20 @@ fn the_token_exchange_in_the_documentation_is_accepted() {
     let keys = keys.replace("[tenants.acme.oauth]\nissuer = \"https://auth.example.com\"\n", "");
     let text = refused(dir.path(), &format!("{url}{keys}"));
     assert!(text.contains("credential.grant") && text.contains("tenants.acme.auth"), "{text}");
+}
+
+#[test]
+fn the_linked_accounts_in_the_documentation_are_accepted() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/remote-server.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block =
+        page.split("```toml\n").find(|block| block.contains("= \"authorization_code\"")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let dir = folder_of_tenants(&[]);
+    let url = "front.public_url = 'https://clients.example.com'\n";
+    let stdout = accepted(dir.path(), &format!("{url}{block}"));
+    assert!(stdout.contains("backend main (http)") && !stdout.contains("hunter2"), "{stdout}");
+    let hosts = block.replace("auth = \"oauth\"", "auth = \"oauth\"\nhosts = [\"a.example.com\"]");
+    let text = refused(dir.path(), &hosts);
+    assert!(text.contains("credential.grant") && text.contains("front.public_url"), "{text}");
 }

@@ -3,6 +3,8 @@
 //! A page costs Redis as many steps through its keys as the caller names, also where the keys are those of
 //! another program. The pages of a Redis Cluster are those of one primary after another.
 
+use std::sync::Arc;
+
 use redis::Value;
 
 use super::answer::{bytes, text, unavailable, undecodable};
@@ -12,13 +14,13 @@ use crate::{Error, Primary, ScanCursor, Scanned};
 
 /// The records in Redis.
 pub(super) struct StoredSessions<'a> {
-    client: &'a Client,
+    client: &'a Arc<Client>,
     keys: &'a Keys,
 }
 
 impl<'a> StoredSessions<'a> {
     /// The records of these keys, by these connections.
-    pub(super) fn new(client: &'a Client, keys: &'a Keys) -> Self {
+    pub(super) fn new(client: &'a Arc<Client>, keys: &'a Keys) -> Self {
         Self { client, keys }
     }
 

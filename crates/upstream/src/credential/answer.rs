@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::problem::{CredentialProblem, OauthCode};
-use super::token::Token;
+use super::settings::Secret;
+use super::token::{TOKEN_BYTES_MAX, Token};
 
 /// How long a token counts whose response does not say it.
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -23,6 +24,8 @@ const ISSUED: [&str; 2] =
 pub(crate) struct Fetched {
     pub(crate) token: Token,
     pub(crate) lifetime: Duration,
+    /// What another one is got for.
+    pub(crate) refresh: Option<Secret>,
 }
 
 #[derive(Deserialize)]
@@ -32,6 +35,7 @@ struct Success {
     #[serde(default)]
     expires_in: Value,
     issued_token_type: Option<String>,
+    refresh_token: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -63,7 +67,9 @@ fn success(body: &[u8]) -> Option<Fetched> {
         return None;
     }
     let lifetime = lifetime(&success.expires_in)?;
-    Some(Fetched { token: Token::parse(&success.access_token)?, lifetime })
+    let refresh = success.refresh_token.filter(|token| token.len() <= TOKEN_BYTES_MAX);
+    let refresh = refresh.map(Secret::from);
+    Some(Fetched { token: Token::parse(&success.access_token)?, lifetime, refresh })
 }
 
 /// The lifetime that `expires_in` says, which some servers write as text; `None` if a token has expired

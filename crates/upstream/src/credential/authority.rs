@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use super::answer::{self, Fetched};
-use super::discovery;
+use super::discovery::{self, Endpoints};
 use super::fetch::Fetch;
 use super::problem::CredentialProblem;
 use super::settings::{ClientAuth, CredentialSettings};
@@ -37,8 +37,32 @@ pub(crate) struct Authority {
     fetch: Fetch,
     /// The token endpoint, if the settings name it.
     endpoint: Option<Url>,
-    /// The token endpoint that was found, and when.
-    found: Mutex<Option<(Url, Instant)>>,
+    /// The endpoints that were found, and when.
+    found: Mutex<Option<(Endpoints, Instant)>>,
+}
+
+/// What a user agrees to.
+#[derive(Clone, Copy)]
+pub(crate) struct CodeRequest<'a> {
+    /// Where the browser goes then.
+    pub(crate) redirect_uri: &'a str,
+    /// What comes back with it.
+    pub(crate) state: &'a str,
+    /// The SHA-256 of the verifier (RFC 7636).
+    pub(crate) challenge: &'a str,
+    /// What the token is for, if not for the upstream server.
+    pub(crate) resource: Option<&'a str>,
+}
+
+/// What the browser brought back.
+#[derive(Clone, Copy)]
+pub(crate) struct CodeResponse<'a> {
+    pub(crate) code: &'a str,
+    /// The issuer that the authorization response names.
+    pub(crate) issuer: Option<&'a str>,
+    pub(crate) redirect_uri: &'a str,
+    pub(crate) verifier: &'a str,
+    pub(crate) resource: Option<&'a str>,
 }
 
 impl Authority {
@@ -72,6 +96,65 @@ impl Authority {
             CredentialProblem::Refused(code) => CredentialProblem::NotExchanged(code),
             other => other,
         })
+    }
+
+    /// The page on which a user agrees.
+    pub(crate) async fn authorization_url(
+        &self,
+        request: CodeRequest<'_>,
+    ) -> Result<String, CredentialProblem> {
+        let endpoints = timeout(WHOLE, self.endpoints()).await;
+        let endpoints = endpoints.unwrap_or(Err(CredentialProblem::Unavailable))?;
+        let page = endpoints.authorization.ok_or(CredentialProblem::Invalid)?.uri().to_string();
+        let mut page = url::Url::parse(&page).map_err(|_| CredentialProblem::Invalid)?;
+        let own = self.settings.resource_for(&self.url);
+        let scopes = self.settings.scopes.join(" ");
+        let pairs = [
+            ("response_type", "code"),
+            ("client_id", self.settings.client_id.as_str()),
+            ("redirect_uri", request.redirect_uri),
+            ("state", request.state),
+            ("code_challenge", request.challenge),
+            ("code_challenge_method", "S256"),
+            ("scope", scopes.as_str()),
+            ("resource", request.resource.unwrap_or(&own)),
+        ];
+        let pairs = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+        page.query_pairs_mut().extend_pairs(pairs);
+        Ok(page.into())
+    }
+
+    /// The tokens of the user who agreed.
+    pub(crate) async fn redeem(
+        &self,
+        response: CodeResponse<'_>,
+    ) -> Result<Fetched, CredentialProblem> {
+        self.bounded(async {
+            let endpoints = self.endpoints().await?;
+            // RFC 9207, section 2.4: another authorization server's response.
+            let is_its = match response.issuer {
+                Some(issuer) => issuer == endpoints.issuer,
+                None => !endpoints.names_itself,
+            };
+            if !is_its {
+                return Err(CredentialProblem::Invalid);
+            }
+            let form = [
+                ("grant_type", "authorization_code"),
+                ("code", response.code),
+                ("redirect_uri", response.redirect_uri),
+                ("code_verifier", response.verifier),
+            ];
+            let resource = response.resource.map(|resource| ("resource", resource));
+            self.token(&form.into_iter().chain(resource).collect::<Vec<_>>()).await
+        })
+        .await
+    }
+
+    /// Tokens in exchange for a refresh token.
+    pub(crate) async fn refresh(&self, token: &str) -> Result<Fetched, CredentialProblem> {
+        let form = [("grant_type", "refresh_token"), ("refresh_token", token)];
+        self.bounded(self.token(&form)).await
     }
 
     async fn bounded(
@@ -120,23 +203,28 @@ impl Authority {
 
     /// The token endpoint.
     async fn endpoint(&self) -> Result<Url, CredentialProblem> {
-        if let Some(endpoint) = &self.endpoint {
-            return Ok(endpoint.clone());
+        match &self.endpoint {
+            Some(endpoint) => Ok(endpoint.clone()),
+            None => Ok(self.endpoints().await?.token),
         }
+    }
+
+    /// The endpoints that the metadata names.
+    async fn endpoints(&self) -> Result<Endpoints, CredentialProblem> {
         let found = self.found().as_ref().filter(|(_, at)| at.elapsed() < FOUND).cloned();
-        if let Some((endpoint, _)) = found {
-            return Ok(endpoint);
+        if let Some((endpoints, _)) = found {
+            return Ok(endpoints);
         }
         let issuer = match self.settings.issuer.is_empty() {
             true => discovery::issuer_of(&self.fetch, &self.url).await?,
             false => self.settings.issuer.clone(),
         };
-        let endpoint = discovery::token_endpoint(&self.fetch, &issuer).await?;
-        *self.found() = Some((endpoint.clone(), Instant::now()));
-        Ok(endpoint)
+        let endpoints = discovery::endpoints(&self.fetch, &issuer).await?;
+        *self.found() = Some((endpoints.clone(), Instant::now()));
+        Ok(endpoints)
     }
 
-    fn found(&self) -> std::sync::MutexGuard<'_, Option<(Url, Instant)>> {
+    fn found(&self) -> std::sync::MutexGuard<'_, Option<(Endpoints, Instant)>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,6 +21,20 @@ struct Protected {
 struct Metadata {
     issuer: String,
     token_endpoint: String,
+    authorization_endpoint: Option<String>,
+    #[serde(default)]
+    authorization_response_iss_parameter_supported: bool,
+}
+
+/// The endpoints of an authorization server.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) issuer: String,
+    pub(crate) token: Url,
+    /// The page on which users agree.
+    pub(crate) authorization: Option<Url>,
+    /// Whether it names itself in each authorization response (RFC 9207).
+    pub(crate) names_itself: bool,
 }
 
 /// The first authorization server that the upstream server names. Only the origin of the server is asked,
@@ -45,8 +59,8 @@ pub(crate) async fn issuer_of(fetch: &Fetch, url: &Url) -> Result<String, Creden
     }
 }
 
-/// The token endpoint of an issuer.
-pub(crate) async fn token_endpoint(fetch: &Fetch, issuer: &str) -> Result<Url, CredentialProblem> {
+/// The endpoints of an issuer.
+pub(crate) async fn endpoints(fetch: &Fetch, issuer: &str) -> Result<Endpoints, CredentialProblem> {
     let base = Url::parse(issuer).map_err(|_| CredentialProblem::Invalid)?;
     let (origin, path) = (base.origin(), base.path());
     let mut places = vec![
@@ -59,9 +73,16 @@ pub(crate) async fn token_endpoint(fetch: &Fetch, issuer: &str) -> Result<Url, C
     let found = first(fetch, &places, |metadata: Metadata| {
         // RFC 8414, section 3.3.
         let is_its = metadata.issuer == issuer;
-        Some(metadata.token_endpoint).filter(|endpoint| is_its && may_lead(&base, endpoint))
+        let url = |text: &str| Url::parse(text).ok().filter(|_| may_lead(&base, text));
+        let authorization = metadata.authorization_endpoint.as_deref().and_then(url);
+        Some(Endpoints {
+            token: url(&metadata.token_endpoint).filter(|_| is_its)?,
+            issuer: metadata.issuer,
+            authorization,
+            names_itself: metadata.authorization_response_iss_parameter_supported,
+        })
     });
-    Url::parse(&found.await?).map_err(|_| CredentialProblem::Invalid)
+    found.await
 }
 
 /// Whether a document from this URL may name the other one.
@@ -70,11 +91,11 @@ fn may_lead(from: &Url, to: &str) -> bool {
 }
 
 /// What the first document has that has it.
-async fn first<T: for<'a> Deserialize<'a>>(
+async fn first<T: for<'a> Deserialize<'a>, F>(
     fetch: &Fetch,
     places: &[String],
-    read: impl Fn(T) -> Option<String>,
-) -> Result<String, CredentialProblem> {
+    read: impl Fn(T) -> Option<F>,
+) -> Result<F, CredentialProblem> {
     let mut problem = CredentialProblem::Invalid;
     for place in places {
         let url = Url::parse(place).map_err(|_| CredentialProblem::Invalid)?;

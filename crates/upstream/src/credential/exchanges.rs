@@ -10,10 +10,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::authority::Authority;
+use super::linked::LinkedTokens;
 use super::problem::CredentialProblem;
 use super::source::{SOURCE_BYTES, TokenSource};
 use super::token::Token;
-use crate::metrics::{self, TOKEN_EXCHANGE};
+use crate::metrics::{self, AUTHORIZATION_CODE, TOKEN_EXCHANGE};
 
 /// Most tokens that are kept for a backend; a further one replaces one that was not used lately. A token
 /// has at most 8 KiB, so they have at most 16 MiB together, which count for the tenant. A token that the share
@@ -72,12 +73,21 @@ impl Generations {
     }
 }
 
-/// The exchange of one user's token. It has that token, and stays in the memory of the node that received it.
+/// How a user's token is got. It stays in the memory of the node that received the user's request.
 pub(crate) struct Exchange {
     authority: Arc<Authority>,
     source: Arc<TokenSource>,
-    subject: Arc<str>,
+    from: From,
     turns: Arc<Semaphore>,
+}
+
+/// What a token is got for.
+#[derive(Clone)]
+enum From {
+    /// The token with which the user authenticated at this node.
+    Subject(Arc<str>),
+    /// An account that the user has linked.
+    Account(LinkedTokens),
 }
 
 impl Exchanges {
@@ -89,29 +99,50 @@ impl Exchanges {
 
     /// The exchange of this token.
     pub(crate) fn of(&self, authority: &Arc<Authority>, subject: &str) -> Exchange {
-        let digest = Sha256::digest(subject.as_bytes()).into();
+        self.from(authority, subject, From::Subject(subject.into()))
+    }
+
+    /// The token of this user, who has linked an account.
+    pub(crate) fn of_account(
+        &self,
+        authority: &Arc<Authority>,
+        user: &str,
+        tokens: LinkedTokens,
+    ) -> Exchange {
+        self.from(authority, user, From::Account(tokens))
+    }
+
+    fn from(&self, authority: &Arc<Authority>, key: &str, from: From) -> Exchange {
+        let digest = Sha256::digest(key.as_bytes()).into();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let source = kept.find(digest, &self.share);
         drop(kept);
         let (authority, turns) = (Arc::clone(authority), Arc::clone(&self.turns));
-        Exchange { authority, source, subject: subject.into(), turns }
+        Exchange { authority, source, from, turns }
     }
 }
 
 impl Exchange {
     /// The exchanged token, or another one than that which the server refused.
     pub(crate) async fn token(&self, refused: Option<&Token>) -> Result<Token, CredentialProblem> {
-        let fetch = || {
+        let fetch = |refused: Option<Token>| {
             let (authority, turns) = (Arc::clone(&self.authority), Arc::clone(&self.turns));
-            let subject = Arc::clone(&self.subject);
+            let from = self.from.clone();
             async move {
                 let turn = timeout(TURN_WITHIN, turns.acquire()).await;
-                let fetched = match turn {
-                    Ok(Ok(_turn)) => authority.exchange(&subject).await,
-                    _ => Err(CredentialProblem::Unavailable),
-                };
-                metrics::count_token(TOKEN_EXCHANGE, fetched.as_ref().err());
-                fetched
+                let Ok(Ok(_turn)) = turn else { return Err(CredentialProblem::Unavailable) };
+                match from {
+                    From::Subject(subject) => {
+                        let fetched = authority.exchange(&subject).await;
+                        metrics::count_token(TOKEN_EXCHANGE, fetched.as_ref().err());
+                        fetched
+                    }
+                    From::Account(tokens) => {
+                        let fetched = tokens.fetch(&authority, refused.as_ref()).await;
+                        metrics::count_token(AUTHORIZATION_CODE, fetched.as_ref().err());
+                        fetched
+                    }
+                }
             }
         };
         self.source.token(refused, fetch).await

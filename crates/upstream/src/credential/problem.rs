@@ -26,6 +26,15 @@ pub enum CredentialProblem {
          or its exchange was refused"
     )]
     NoToken,
+    /// The user has linked no account.
+    #[error("you have to link your account at the upstream server first")]
+    NotLinked,
+    /// A link was opened too often.
+    #[error("the link was opened too often; call the tool again in ten minutes")]
+    TooManySteps,
+    /// The nodes' store, which has the tokens of users, did not answer.
+    #[error("the store of the tokens of users cannot be reached at present; try again later")]
+    StoreUnavailable,
     /// The server refuses also a token that was fetched just now.
     #[error("the upstream server refuses the tokens of its authorization server")]
     Rejected,
@@ -37,16 +46,17 @@ pub enum CredentialProblem {
 impl CredentialProblem {
     /// Whether the same request may succeed after a while.
     pub(crate) fn is_transient(self) -> bool {
-        self == Self::Unavailable
+        matches!(self, Self::Unavailable | Self::StoreUnavailable)
     }
 
     /// For metrics.
     pub(crate) fn label(self) -> &'static str {
         match self {
-            Self::Unavailable => "unavailable",
+            Self::Unavailable | Self::StoreUnavailable => "unavailable",
             Self::NotPermitted => "not_permitted",
             Self::Invalid => "invalid",
             Self::Refused(_) | Self::NotExchanged(_) | Self::NoToken | Self::Rejected => "refused",
+            Self::NotLinked | Self::TooManySteps => "not_linked",
         }
     }
 }

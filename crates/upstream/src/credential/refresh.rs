@@ -20,6 +20,16 @@ const SKEW: Duration = Duration::from_secs(10);
 /// refused a token. Clients can provoke both.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// A user may link an account at any moment, and no authorization server is asked before.
+const PAUSE_UNLINKED: Duration = Duration::from_millis(200);
+
+fn pause(problem: CredentialProblem) -> Duration {
+    match problem {
+        CredentialProblem::NotLinked => PAUSE_UNLINKED,
+        _ => PAUSE,
+    }
+}
+
 /// One token, and how old it is.
 #[derive(Debug, Default)]
 pub(crate) struct Refresh {
@@ -58,7 +68,7 @@ pub(crate) enum Decision {
 impl Refresh {
     /// Decides for a request; `refused` is the token that the server refused, if it did.
     pub(crate) fn decide(&self, refused: Option<&Token>, now: Instant) -> Decision {
-        let paused = self.failed.filter(|(at, _)| now.duration_since(*at) < PAUSE);
+        let paused = self.failed.filter(|(at, problem)| now.duration_since(*at) < pause(*problem));
         let usable = self.kept.as_ref().filter(|kept| now < kept.usable_until);
         let is_refused = |kept: &&Kept| refused.is_some_and(|refused| refused.is(&kept.token));
         match usable {
@@ -92,6 +102,11 @@ impl Refresh {
         }
     }
 
+    /// The token that the server refused, while another one is fetched.
+    pub(crate) fn refused(&self) -> Option<&Token> {
+        self.refused.as_ref().map(|kept| &kept.token)
+    }
+
     /// The bytes of the token that is kept.
     pub(crate) fn token_bytes(&self) -> usize {
         self.kept.as_ref().map_or(0, |kept| kept.token.text().len())
@@ -113,7 +128,7 @@ impl Refresh {
         // The token counts from when it was asked for: its way took time.
         let begun = self.begun.take().unwrap_or(now);
         match fetched {
-            Ok(Fetched { token, lifetime }) => {
+            Ok(Fetched { token, lifetime, .. }) => {
                 let end = begun + lifetime;
                 let renew_at = end - RENEW_BEFORE.min(lifetime / 4);
                 let usable_until = end - SKEW.min(lifetime / 10);
@@ -137,7 +152,7 @@ mod tests {
     const LIFETIME: Duration = Duration::from_secs(3_600);
 
     fn fetched(text: &str) -> Result<Fetched, CredentialProblem> {
-        Ok(Fetched { token: Token::parse(text).unwrap(), lifetime: LIFETIME })
+        Ok(Fetched { token: Token::parse(text).unwrap(), lifetime: LIFETIME, refresh: None })
     }
 
     fn with_token(now: Instant) -> (Refresh, Token) {
@@ -188,7 +203,8 @@ mod tests {
         let now = Instant::now();
         let mut refresh = Refresh::default();
         refresh.begin(false, now);
-        let short = Fetched { token: Token::parse("a").unwrap(), lifetime: Duration::from_secs(1) };
+        let (token, lifetime) = (Token::parse("a").unwrap(), Duration::from_secs(1));
+        let short = Fetched { token, lifetime, refresh: None };
         refresh.end(Ok(short), now);
         assert!(matches!(refresh.decide(None, now), Decision::Use { fetch: false, .. }));
         let later = now + Duration::from_millis(900);

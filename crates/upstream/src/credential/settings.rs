@@ -21,6 +21,8 @@ pub enum Grant {
     ClientCredentials,
     /// For each user, in exchange for the token of the user's client (RFC 8693).
     TokenExchange,
+    /// For each user, who links an account at the authorization server (RFC 6749, section 4.1).
+    AuthorizationCode,
 }
 
 /// How the node authenticates at the token endpoint.
@@ -88,6 +90,23 @@ pub struct CredentialSettings {
     pub resource: Option<String>,
     /// The audience of the token, for authorization servers that ask for it. Empty: not sent.
     pub audience: String,
+    /// The client as which the node signs users in at the issuer of the tenant, before they link an account.
+    pub sign_in: SignInSettings,
+}
+
+/// The client as which the node signs users in at the issuer of the tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SignInSettings {
+    /// The id of the node at the issuer.
+    pub client_id: String,
+    /// The secret of the node there; may refer to a secret.
+    pub client_secret: Secret,
+    /// The scopes of the browser's token, if the issuer wants some. Empty: those that it chooses.
+    pub scopes: Vec<String>,
+    /// The issuer of the tenant, which its settings name.
+    #[serde(skip)]
+    pub issuer: String,
 }
 
 /// What is wrong with a key of the credential. No text has a value.
@@ -107,7 +126,10 @@ impl CredentialSettings {
             |key, why: &str| problems.push(CredentialSetting { key, why: why.to_owned() });
         if self.grant == Grant::None {
             if *self != Self::default() {
-                add("grant", "is missing; write \"client_credentials\" or \"token_exchange\"");
+                add(
+                    "grant",
+                    "is missing; write \"client_credentials\", \"token_exchange\" or \"authorization_code\"",
+                );
             }
             return problems;
         }
@@ -125,6 +147,23 @@ impl CredentialSettings {
             // The server would name the one that gets the tokens of its users.
             add("issuer", "is missing; write the authorization server that gets the users' tokens");
         }
+        if self.grant == Grant::AuthorizationCode {
+            if self.issuer.is_empty() {
+                // Its metadata names the page on which users agree.
+                add(
+                    "issuer",
+                    "is missing; write the authorization server at which users have accounts",
+                );
+            }
+            if self.sign_in.client_id.is_empty() || self.sign_in.client_secret.expose().is_empty() {
+                add(
+                    "sign_in",
+                    "has no `client_id` or no `client_secret`; write those of the node at the issuer of the tenant",
+                );
+            }
+        } else if self.sign_in != SignInSettings::default() {
+            add("sign_in", "is for the grant \"authorization_code\" only; remove it");
+        }
         if !self.issuer.is_empty() && !self.token_url.is_empty() {
             add("token_url", "and `credential.issuer` are both there; remove one of them");
         }
@@ -137,8 +176,10 @@ impl CredentialSettings {
                 && scope.len() <= 256
                 && scope.bytes().all(|b| matches!(b, 0x21 | 0x23..=0x5B | 0x5D..=0x7E))
         };
-        if self.scopes.len() > SCOPES_MAX || !self.scopes.iter().all(is_scope) {
-            add("scopes", "has a text that is no scope; write at most 64, each without spaces");
+        for (key, scopes) in [("scopes", &self.scopes), ("sign_in.scopes", &self.sign_in.scopes)] {
+            if scopes.len() > SCOPES_MAX || !scopes.iter().all(is_scope) {
+                add(key, "has a text that is no scope; write at most 64, each without spaces");
+            }
         }
         let resource = self.resource.as_deref().unwrap_or_default();
         let is_resource = |text| url::Url::parse(text).is_ok_and(|url| url.fragment().is_none());
@@ -208,12 +249,18 @@ mod tests {
     fn each_problem_names_its_key_and_no_secret() {
         assert_eq!(problems(|_| {}), "");
         type Change = fn(&mut CredentialSettings);
-        let all: [(Change, &str); 13] = [
+        let all: [(Change, &str); 16] = [
             (|s| s.grant = Grant::None, "`credential.grant` is missing"),
             (
                 |s| (s.grant, s.issuer) = (Grant::TokenExchange, String::new()),
                 "`credential.issuer` is missing",
             ),
+            (
+                |s| (s.grant, s.issuer) = (Grant::AuthorizationCode, String::new()),
+                "`credential.issuer` is missing",
+            ),
+            (|s| s.grant = Grant::AuthorizationCode, "`credential.sign_in` has no `client_id`"),
+            (|s| s.sign_in.client_id = "hunter2".into(), "`credential.sign_in` is for"),
             (|s| s.client_id = String::new(), "`credential.client_id` is missing"),
             (|s| s.client_secret = Secret::default(), "`credential.client_secret` is missing"),
             (|s| s.token_url = "https://a.example/t".into(), "both there"),

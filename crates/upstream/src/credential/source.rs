@@ -41,11 +41,12 @@ impl TokenSource {
         self.state().refresh.note_refused(token, Instant::now());
     }
 
-    /// The token. `refused` is the one that the server refused, if it did. `fetch` is bounded in time.
+    /// The token. `refused` is the one that the server refused, if it did. `fetch` gets the token that is to be
+    /// replaced since it was refused, if one was, and is bounded in time.
     pub(crate) async fn token<F>(
         self: &Arc<Self>,
         refused: Option<&Token>,
-        fetch: impl Fn() -> F,
+        fetch: impl Fn(Option<Token>) -> F,
     ) -> Result<Token, CredentialProblem>
     where
         F: Future<Output = Result<Fetched, CredentialProblem>> + Send + 'static,
@@ -64,7 +65,7 @@ impl TokenSource {
     fn find<F>(
         self: &Arc<Self>,
         refused: Option<&Token>,
-        fetch: &impl Fn() -> F,
+        fetch: &impl Fn(Option<Token>) -> F,
     ) -> Result<Result<Token, CredentialProblem>, watch::Receiver<()>>
     where
         F: Future<Output = Result<Fetched, CredentialProblem>> + Send + 'static,
@@ -79,13 +80,11 @@ impl TokenSource {
         match state.refresh.decide(refused, now) {
             Decision::Use { token, fetch: is_due } => {
                 if is_due {
-                    self.begin(&mut state, false, fetch());
+                    self.begin(&mut state, false, fetch);
                 }
                 Ok(Ok(token))
             }
-            Decision::Wait { fetch: true } => {
-                Err(self.begin(&mut state, refused.is_some(), fetch()))
-            }
+            Decision::Wait { fetch: true } => Err(self.begin(&mut state, refused.is_some(), fetch)),
             Decision::Wait { fetch: false } => match &state.fetching {
                 Some(fetching) => Err(fetching.clone()),
                 None => Ok(Err(CredentialProblem::Unavailable)),
@@ -100,13 +99,14 @@ impl TokenSource {
         self: &Arc<Self>,
         state: &mut State,
         is_forced: bool,
-        fetch: F,
+        fetch: &impl Fn(Option<Token>) -> F,
     ) -> watch::Receiver<()>
     where
         F: Future<Output = Result<Fetched, CredentialProblem>> + Send + 'static,
     {
         let (running, ended) = watch::channel(());
         state.refresh.begin(is_forced, Instant::now());
+        let fetch = fetch(state.refresh.refused().cloned());
         state.fetching = Some(ended.clone());
         let this = Arc::clone(self);
         tokio::spawn(async move {

@@ -72,3 +72,17 @@ fn the_error_of_a_server_is_for_the_client_that_calls_it() {
     let text = bench.told()[0]["error"].to_string();
     assert!(text.contains("sign in first"), "{text}");
 }
+
+#[test]
+fn each_call_of_a_server_that_needs_a_page_to_be_opened_gets_its_error() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.initialize();
+    bench.start(0);
+    bench.step(Event::ChildUp(1));
+    let (_, request) = bench.sent(1, "initialize").unwrap();
+    let error = json!({"code":-32042,"message":"open a page","data":{"elicitations":[]}});
+    bench.server(1, &json!({"jsonrpc":"2.0","id":request["id"],"error":error}));
+    bench.told();
+    bench.request("tools/call", json!({ "name": "b__x" }));
+    assert_eq!(bench.told()[0]["error"], error);
+}

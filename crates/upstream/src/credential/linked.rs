@@ -1,0 +1,176 @@
+//! The tokens of one user who has linked an account at the authorization server of an upstream server. All
+//! nodes use them, and one refreshes them.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use super::answer::Fetched;
+use super::authority::Authority;
+use super::problem::{CredentialProblem, OauthCode};
+use super::token::Token;
+use super::vault::{Vault, VaultUnavailable};
+
+/// How long tokens are kept that are not refreshed. Then the user has to link the account again.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+/// How long before its end a token is refreshed.
+const BEFORE_END: Duration = Duration::from_secs(60);
+
+/// How long one node may take to refresh tokens, and how often others look whether it has.
+const REFRESHING: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(200);
+const LOOKS_MAX: u32 = 50;
+
+/// The tokens of a user for a server.
+#[derive(Clone)]
+pub(crate) struct LinkedTokens {
+    vault: Arc<dyn Vault>,
+    /// Their name in the vault.
+    name: Arc<str>,
+}
+
+/// As the vault has them.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    access: String,
+    refresh: Option<String>,
+    /// When the access token ends, in seconds since 1970.
+    ends: u64,
+}
+
+impl LinkedTokens {
+    /// Those of this user. `server` identifies the server, and the tenant.
+    pub(crate) fn new(vault: &Arc<dyn Vault>, server: &str, user: &str) -> Self {
+        let name = serde_json::json!(["tokens", server, user]).to_string();
+        Self { vault: Arc::clone(vault), name: name.into() }
+    }
+
+    /// Keeps tokens.
+    pub(crate) async fn keep(&self, fetched: &Fetched) -> Result<(), CredentialProblem> {
+        let kept = Kept {
+            access: fetched.token.text().to_owned(),
+            refresh: fetched.refresh.as_ref().map(|token| token.expose().to_owned()),
+            ends: (now() + fetched.lifetime).as_secs(),
+        };
+        // Without another token to get, they are of no use after their end.
+        let within = if kept.refresh.is_some() { KEPT } else { fetched.lifetime };
+        let bytes = serde_json::to_vec(&kept).map_err(|_| CredentialProblem::Invalid)?;
+        Ok(self.vault.write(&self.name, &bytes, within).await?)
+    }
+
+    /// The access token, or another one than that which the server refused.
+    pub(crate) async fn fetch(
+        &self,
+        authority: &Authority,
+        refused: Option<&Token>,
+    ) -> Result<Fetched, CredentialProblem> {
+        for _ in 0..LOOKS_MAX {
+            let kept = self.read().await?.ok_or(CredentialProblem::NotLinked)?;
+            let refresh = match kept.usable(refused) {
+                Ok(fetched) => return Ok(fetched),
+                Err(refresh) => refresh.ok_or(CredentialProblem::NotLinked)?,
+            };
+            let turn = format!("refreshing {}", self.name);
+            if self.vault.claim(&turn, REFRESHING).await? {
+                // The node that had the turn before may have refreshed them meanwhile.
+                let kept = self.read().await?;
+                let is_same = kept.is_some_and(|kept| kept.refresh.as_deref() == Some(&*refresh));
+                let refreshed = match is_same {
+                    true => Some(self.refresh(authority, refresh).await),
+                    false => None,
+                };
+                // Otherwise the turn ends by itself.
+                let _ = self.vault.take(&turn).await;
+                match refreshed {
+                    Some(refreshed) => return refreshed,
+                    None => continue,
+                }
+            }
+            sleep(LOOK).await;
+        }
+        Err(CredentialProblem::Unavailable)
+    }
+
+    async fn refresh(
+        &self,
+        authority: &Authority,
+        refresh: String,
+    ) -> Result<Fetched, CredentialProblem> {
+        match authority.refresh(&refresh).await {
+            Ok(mut fetched) => {
+                // RFC 6749, section 6: without a new one, the former goes on.
+                fetched.refresh = fetched.refresh.or(Some(refresh.into()));
+                self.keep(&fetched).await?;
+                Ok(fetched)
+            }
+            // The user, or the authorization server, has taken it back.
+            Err(CredentialProblem::Refused(OauthCode::InvalidGrant)) => {
+                self.vault.take(&self.name).await?;
+                Err(CredentialProblem::NotLinked)
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+
+    async fn read(&self) -> Result<Option<Kept>, CredentialProblem> {
+        let bytes = self.vault.read(&self.name).await?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+}
+
+impl Kept {
+    /// The access token, or what another one is got for.
+    fn usable(self, refused: Option<&Token>) -> Result<Fetched, Option<String>> {
+        let rest = Duration::from_secs(self.ends).saturating_sub(now());
+        let token = Token::parse(&self.access);
+        let is_refused = |token: &Token| refused.is_some_and(|refused| refused.is(token));
+        match token.filter(|token| !is_refused(token)) {
+            // A short one is used to its end if no other can be got.
+            Some(token) if rest > BEFORE_END || (self.refresh.is_none() && !rest.is_zero()) => {
+                let lifetime = if self.refresh.is_some() { rest - BEFORE_END } else { rest };
+                Ok(Fetched { token, lifetime, refresh: self.refresh.map(Into::into) })
+            }
+            _ => Err(self.refresh),
+        }
+    }
+}
+
+impl From<VaultUnavailable> for CredentialProblem {
+    fn from(VaultUnavailable: VaultUnavailable) -> Self {
+        Self::StoreUnavailable
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(secs: u64, refresh: Option<&str>) -> Kept {
+        let ends = (now() + Duration::from_secs(secs)).as_secs();
+        Kept { access: "a".into(), refresh: refresh.map(str::to_owned), ends }
+    }
+
+    #[test]
+    fn a_token_is_used_until_a_minute_before_its_end_or_to_its_end_if_there_is_no_other() {
+        let fetched = kept(600, Some("r")).usable(None).unwrap();
+        assert!(fetched.lifetime <= Duration::from_secs(540));
+        assert_eq!(kept(50, Some("r")).usable(None).unwrap_err().as_deref(), Some("r"));
+        assert!(kept(50, None).usable(None).is_ok());
+        assert_eq!(kept(0, None).usable(None).unwrap_err(), None);
+    }
+
+    #[test]
+    fn a_refused_token_is_replaced_and_that_of_another_node_is_used() {
+        let (refused, other) = (Token::parse("a").unwrap(), Token::parse("b").unwrap());
+        let refresh = kept(600, Some("r")).usable(Some(&refused)).unwrap_err();
+        assert_eq!(refresh.as_deref(), Some("r"));
+        assert!(kept(600, Some("r")).usable(Some(&other)).is_ok());
+    }
+}

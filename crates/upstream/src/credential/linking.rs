@@ -1,0 +1,309 @@
+//! How a user links an account at the authorization server of an upstream server, with a browser.
+//!
+//! 1. A request of the user's client needs a token, and there is none: [`Linking::begin`] makes a link, whose page
+//!    the client has the user open.
+//! 2. The page has the browser sign in at the issuer of the tenant: whoever opens it must be the user whose
+//!    client it was made for.
+//! 3. Then the user agrees at the authorization server of the upstream server, and the node gets the tokens.
+//!
+//! A step is bound to the browser by a cookie and to the one before by a state that counts once. All of it is in
+//! the vault, so each step may be at another node. It expires.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::authority::{Authority, CodeRequest, CodeResponse};
+use super::linked::LinkedTokens;
+use super::problem::CredentialProblem;
+use super::vault::{Vault, VaultUnavailable};
+
+/// How long a link and each of its steps count.
+const LINK: Duration = Duration::from_secs(600);
+
+/// How long the same link is given to further requests of the user: the user needs time for the last one.
+const SAME_LINK: Duration = Duration::from_secs(300);
+
+/// Most steps of one link, of which each is a note in the store. Then the user needs another link.
+const STEPS_MAX: u8 = 32;
+
+/// Longest text that a browser brings back.
+const TEXT_BYTES_MAX: usize = 4_096;
+
+/// Links accounts at one server. Cheap to clone.
+#[derive(Clone)]
+pub struct Linking {
+    /// Identifies the server, and the tenant.
+    server: Arc<str>,
+    /// The authorization server of the upstream server.
+    authority: Arc<Authority>,
+    /// The issuer of the tenant.
+    issuer: Arc<Authority>,
+}
+
+/// A link that was made for a user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingLink {
+    /// Identifies the server, and the tenant.
+    pub server: String,
+    /// The user whose client needs the token.
+    pub user: String,
+}
+
+/// A step of a link that a browser has begun.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The id of the link.
+    pub link: String,
+    /// Whether the user has signed in.
+    pub is_signed_in: bool,
+    /// The SHA-256 of the browser's cookie.
+    cookie: [u8; 32],
+    /// See RFC 7636.
+    verifier: String,
+}
+
+/// Prints nothing of the verifier.
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Step")
+    }
+}
+
+/// What a browser brought back from an authorization server.
+#[derive(Clone, Copy)]
+pub struct Returned<'a> {
+    /// The code.
+    pub code: &'a str,
+    /// The issuer, if it is named.
+    pub issuer: Option<&'a str>,
+    /// The URL at which it came back.
+    pub redirect_uri: &'a str,
+}
+
+impl Linking {
+    pub(crate) fn new(server: &Arc<str>, authority: &Arc<Authority>, issuer: Authority) -> Self {
+        let (server, authority) = (Arc::clone(server), Arc::clone(authority));
+        Self { server, authority, issuer: Arc::new(issuer) }
+    }
+
+    /// Identifies the server, and the tenant.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// The id of a link for this user. For a while it is the same one.
+    pub(crate) async fn begin(
+        &self,
+        vault: &dyn Vault,
+        user: &str,
+    ) -> Result<String, CredentialProblem> {
+        let last = name(&["last link", &self.server, user]);
+        if let Some(id) = vault.read(&last).await?
+            && let Ok(id) = String::from_utf8(id)
+        {
+            return Ok(id);
+        }
+        let id = random(vault)?;
+        let link = PendingLink { server: self.server.to_string(), user: user.to_owned() };
+        write(vault, &name(&["link", &id]), &link).await?;
+        vault.write(&last, id.as_bytes(), SAME_LINK).await?;
+        Ok(id)
+    }
+
+    /// Where the browser with this cookie signs in. `resource`: what its token is for.
+    pub async fn sign_in_url(
+        &self,
+        vault: &dyn Vault,
+        link: &str,
+        cookie: &str,
+        redirect_uri: &str,
+        resource: &str,
+    ) -> Result<String, CredentialProblem> {
+        let (state, challenge) = self.step(vault, link, cookie, false).await?;
+        let (challenge, resource) = (challenge.as_str(), Some(resource));
+        let request = CodeRequest { redirect_uri, state: &state, challenge, resource };
+        self.issuer.authorization_url(request).await
+    }
+
+    /// The token with which the issuer says who signed in.
+    pub async fn signed_in(
+        &self,
+        step: &Step,
+        returned: Returned<'_>,
+        resource: &str,
+    ) -> Result<String, CredentialProblem> {
+        let response = returned.with(step, Some(resource))?;
+        Ok(self.issuer.redeem(response).await?.token.text().to_owned())
+    }
+
+    /// Where the user agrees, who has signed in.
+    pub async fn agree_url(
+        &self,
+        vault: &dyn Vault,
+        link: &str,
+        cookie: &str,
+        redirect_uri: &str,
+    ) -> Result<String, CredentialProblem> {
+        let (state, challenge) = self.step(vault, link, cookie, true).await?;
+        let (challenge, resource) = (challenge.as_str(), None);
+        let request = CodeRequest { redirect_uri, state: &state, challenge, resource };
+        self.authority.authorization_url(request).await
+    }
+
+    /// Gets and keeps the tokens of the user who agreed. The link is over.
+    pub async fn agreed(
+        &self,
+        vault: &Arc<dyn Vault>,
+        step: &Step,
+        link: &PendingLink,
+        returned: Returned<'_>,
+    ) -> Result<(), CredentialProblem> {
+        let fetched = self.authority.redeem(returned.with(step, None)?).await?;
+        LinkedTokens::new(vault, &self.server, &link.user).keep(&fetched).await?;
+        vault.take(&name(&["link", &step.link])).await?;
+        vault.take(&name(&["last link", &self.server, &link.user])).await?;
+        Ok(())
+    }
+
+    /// Begins a step, and returns its state and the challenge of its verifier.
+    async fn step(
+        &self,
+        vault: &dyn Vault,
+        link: &str,
+        cookie: &str,
+        is_signed_in: bool,
+    ) -> Result<(String, String), CredentialProblem> {
+        let steps = name(&["steps", link]);
+        let count = vault.read(&steps).await?.and_then(|count| count.first().copied());
+        let count = count.unwrap_or_default();
+        if count >= STEPS_MAX {
+            return Err(CredentialProblem::TooManySteps);
+        }
+        vault.write(&steps, &[count + 1], LINK).await?;
+        let (state, verifier) = (random(vault)?, random(vault)?);
+        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
+        let cookie = Sha256::digest(cookie.as_bytes()).into();
+        let step = Step { link: link.to_owned(), is_signed_in, cookie, verifier };
+        write(vault, &name(&["step", &state]), &step).await?;
+        Ok((state, challenge))
+    }
+}
+
+impl PendingLink {
+    /// The link with this id.
+    pub async fn find(vault: &dyn Vault, id: &str) -> Result<Option<Self>, VaultUnavailable> {
+        let bytes = vault.read(&name(&["link", id])).await?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+}
+
+impl Step {
+    /// The step with this state, if the browser with this cookie has begun it. It counts once.
+    pub async fn take(
+        vault: &dyn Vault,
+        state: &str,
+        cookie: &str,
+    ) -> Result<Option<Self>, VaultUnavailable> {
+        if state.len() > TEXT_BYTES_MAX {
+            return Ok(None);
+        }
+        let bytes = vault.take(&name(&["step", state])).await?;
+        let step: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        // The digests are compared: how long that takes shows nothing of the cookie.
+        Ok(step.filter(|step| Sha256::digest(cookie.as_bytes())[..] == step.cookie))
+    }
+}
+
+impl<'a> Returned<'a> {
+    fn with(
+        self,
+        step: &'a Step,
+        resource: Option<&'a str>,
+    ) -> Result<CodeResponse<'a>, CredentialProblem> {
+        let Self { code, issuer, redirect_uri } = self;
+        if code.len() > TEXT_BYTES_MAX {
+            return Err(CredentialProblem::Invalid);
+        }
+        Ok(CodeResponse { code, issuer, redirect_uri, verifier: &step.verifier, resource })
+    }
+}
+
+/// A text of 256 random bits, for URLs.
+pub fn random(vault: &dyn Vault) -> Result<String, VaultUnavailable> {
+    vault.random().map(|bytes| URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// A name in the vault. No two lists of parts have the same.
+fn name(parts: &[&str]) -> String {
+    serde_json::json!(parts).to_string()
+}
+
+async fn write(
+    vault: &dyn Vault,
+    name: &str,
+    what: &impl Serialize,
+) -> Result<(), CredentialProblem> {
+    let bytes = serde_json::to_vec(what).map_err(|_| CredentialProblem::Invalid)?;
+    Ok(vault.write(name, &bytes, LINK).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::vault::tests::TestVault;
+    use super::*;
+    use crate::credential::CredentialSettings;
+    use crate::settings::HttpSettings;
+    use crate::url::Url;
+
+    fn linking() -> Linking {
+        let authority = || {
+            let mut settings = HttpSettings::new("https://mcp.example.com/mcp");
+            settings.credential =
+                CredentialSettings { client_id: "node".into(), ..CredentialSettings::default() };
+            Authority::new("a/main", &settings, &Url::parse(&settings.url).unwrap()).unwrap()
+        };
+        Linking::new(&"a/main#0".into(), &Arc::new(authority()), authority())
+    }
+
+    #[tokio::test]
+    async fn a_user_gets_one_link_and_another_user_another_one() {
+        let (linking, vault) = (linking(), TestVault::default());
+        let id = linking.begin(&vault, "0 ada").await.unwrap();
+        assert_eq!(linking.begin(&vault, "0 ada").await.unwrap(), id);
+        assert_ne!(linking.begin(&vault, "0 bob").await.unwrap(), id);
+        let link = PendingLink::find(&vault, &id).await.unwrap().unwrap();
+        assert_eq!((&*link.server, &*link.user), ("a/main#0", "0 ada"));
+        assert_eq!(PendingLink::find(&vault, "unknown").await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_step_is_of_one_cookie_and_counts_once() {
+        let (linking, vault) = (linking(), TestVault::default());
+        let (state, challenge) = linking.step(&vault, "link", "cookie", true).await.unwrap();
+        let step = Step::take(&vault, &state, "cookie").await.unwrap().unwrap();
+        assert!(step.link == "link" && step.is_signed_in);
+        let expected = URL_SAFE_NO_PAD.encode(Sha256::digest(step.verifier.as_bytes()));
+        assert_eq!(challenge, expected);
+        assert_eq!(Step::take(&vault, &state, "cookie").await.unwrap(), None);
+        let (state, _) = linking.step(&vault, "link", "cookie", true).await.unwrap();
+        assert_eq!(Step::take(&vault, &state, "another").await.unwrap(), None);
+        assert_eq!(Step::take(&vault, &state, "cookie").await.unwrap(), None, "it was tried");
+    }
+
+    #[tokio::test]
+    async fn the_steps_of_a_link_are_bounded() {
+        let (linking, vault) = (linking(), TestVault::default());
+        for _ in 0..STEPS_MAX {
+            linking.step(&vault, "link", "cookie", false).await.unwrap();
+        }
+        let step = linking.step(&vault, "link", "cookie", false).await;
+        assert_eq!(step.err(), Some(CredentialProblem::TooManySteps));
+        assert!(linking.step(&vault, "other", "cookie", false).await.is_ok());
+    }
+}
