@@ -47,7 +47,9 @@ impl Settings {
 
     /// Runs `roundhouse pin`, and returns what it prints.
     fn pin(&self, words: &[&str]) -> Result<String> {
-        let output = self.run(&[&["pin", "demo"], words].concat())?;
+        let mut all = vec!["pin", "demo"];
+        all.extend(words);
+        let output = self.run(&all)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         Ok(text)
@@ -76,7 +78,7 @@ async fn refuses(client: &Client, refused: &[&str]) -> Result<()> {
         ensure!(!names.iter().any(|name| name == tool), "{names:?}");
         let answer = called(client, tool).await?;
         let text = answer["error"]["message"].as_str().unwrap_or_default();
-        for wanted in [&format!("`{tool}`"), "server `it`", "`roundhouse pin demo`"] {
+        for wanted in [format!("`{tool}`").as_str(), "server `it`", "`roundhouse pin demo`"] {
             ensure!(text.contains(wanted), "{answer}");
         }
     }
