@@ -57,6 +57,12 @@ impl Setup {
         ))
     }
 
+    /// As [`Self::in_front_of`], with a server that is asked for this revision.
+    pub fn in_front_of_asking(url: &str, revision: &str) -> Self {
+        let config = Self::in_front_of(url).config.unwrap_or_default();
+        Self::config(format!("{config}revision = \"{revision}\"\n"))
+    }
+
     /// The text of a configuration file.
     pub fn config(toml: impl Into<String>) -> Self {
         Self { config: Some(toml.into()), ..Self::default() }

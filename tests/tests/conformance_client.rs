@@ -3,10 +3,10 @@
 //! What the suite asks of a client's user, such as which tool is called with which arguments, comes from
 //! the client of the node. The scenarios on authorization with a browser are not for a node.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::conformance::client::scenario;
-use tests::mcp::{Client, is_response, messages, result};
+use tests::mcp::{Client, DRAFT, is_response, messages, result};
 use tests::{Node, Setup};
 
 const REVISION: &str = "2025-11-25";
@@ -97,6 +97,74 @@ async fn defaults_of_a_servers_question_reach_the_client() -> Result<()> {
                 client.answer(&message["id"], answer).await?;
             }
         }
+    })
+    .await
+}
+
+/// The suite's server has a later revision than the draft, with the same headers. Its rules differ from those
+/// of the draft in one tool only: numbers may be mirrored in the draft.
+const LATER: &str = "2026-07-28";
+
+/// A node that asks the suite's server for the draft, and a client of the node.
+async fn through_with_headers(url: &str) -> Result<(Node, Client)> {
+    let node = Node::start(&Setup::in_front_of_asking(url, DRAFT))?;
+    let client = Client::open(node.demo(), REVISION).await?;
+    Ok((node, client))
+}
+
+// holds: HDR-16
+#[tokio::test]
+async fn messages_are_mirrored_in_headers() -> Result<()> {
+    scenario("http-standard-headers", LATER, async |url| {
+        let (_node, client) = through_with_headers(&url).await?;
+        for (list, items, method, name) in [
+            ("tools/list", "tools", "tools/call", "name"),
+            ("resources/list", "resources", "resources/read", "uri"),
+            ("prompts/list", "prompts", "prompts/get", "name"),
+        ] {
+            let listed = result(client.request(list, json!({})).await?)?;
+            for item in listed[items].as_array().context("no list")? {
+                result(client.request(method, json!({ name: item[name] })).await?)?;
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+// holds: HDR-16
+#[tokio::test]
+async fn arguments_are_mirrored_in_headers() -> Result<()> {
+    scenario("http-custom-headers", LATER, async |url| {
+        let (_node, client) = through_with_headers(&url).await?;
+        let arguments = json!({
+            "region": "us-west1", "priority": 42, "verbose": false, "debug": true, "empty_val": "",
+            "method_val": "test-method", "float_val": 3.14159, "non_ascii_val": "Hello, 世界",
+            "whitespace_val": " padded ", "leading_space_val": " us-west1",
+            "trailing_space_val": "us-west1 ", "internal_space_val": "us west 1",
+            "control_char_val": "line1\nline2", "crlf_val": "line1\r\nline2", "tab_val": "\tindented",
+            "query": "SELECT * FROM users",
+        });
+        client.tool("test_custom_headers", arguments).await?;
+        let nothing = json!({ "region": "us-east1", "priority": 1, "verbose": null, "query": "" });
+        client.tool("test_custom_headers_null", nothing).await?;
+        Ok(())
+    })
+    .await
+}
+
+// holds: HDR-16
+#[tokio::test]
+async fn tools_with_invalid_annotations_for_headers_are_not_offered() -> Result<()> {
+    scenario("http-invalid-tool-headers", LATER, async |url| {
+        let (_node, client) = through_with_headers(&url).await?;
+        let list = result(client.request("tools/list", json!({})).await?)?;
+        let names = list["tools"].as_array().context("no tools")?.iter();
+        let names: Vec<_> = names.filter_map(|tool| tool["name"].as_str()).collect();
+        // The draft has no rule against numbers.
+        ensure!(names == ["valid_tool", "invalid_number_header"], "{names:?}");
+        client.tool("valid_tool", json!({ "region": "x" })).await?;
+        Ok(())
     })
     .await
 }

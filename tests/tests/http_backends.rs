@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use tests::mcp::{Client, REVISIONS, final_response};
+use tests::mcp::{Client, DRAFT, REVISIONS, final_response, mirrored};
 use tests::nodes::port;
 use tests::recorded::reaches;
 use tests::redis::Redis;
@@ -35,6 +35,47 @@ async fn clients_of_every_revision_use_a_remote_server() -> Result<()> {
         let steps: Vec<_> =
             messages.iter().filter_map(|m| m["params"]["progress"].as_f64()).collect();
         ensure!(steps == [1.0, 2.0, 3.0], "{revision}: {messages:?}");
+        check::status(&client.delete().await?, 204)?;
+    }
+    Ok(())
+}
+
+// holds: HDR-16, HDR-01, HDR-02, HDR-10
+#[tokio::test]
+async fn a_server_of_the_draft_gets_the_headers_that_mirror_each_message() -> Result<()> {
+    let upstream = Node::start(&Setup::demo())?;
+    let node = Node::start(&Setup::in_front_of_asking(&upstream.demo(), DRAFT))?;
+    // The upstream node refuses each message whose headers are wrong or missing.
+    for revision in REVISIONS {
+        let client = Client::open(node.demo(), revision).await?;
+        for (value, in_header) in [
+            ("Hello", "Hello"),
+            ("é", "=?base64?w6k=?="),
+            (" x", "=?base64?IHg=?="),
+            ("a\r\nb: c", "=?base64?YQ0KYjogYw==?="),
+            ("", ""),
+        ] {
+            let mut sent = client.http(reqwest::Method::POST);
+            let call = client.call("test_custom_header", json!({ "value": value }));
+            if revision == DRAFT {
+                // The client is a client of the draft as well.
+                sent = sent.headers(mirrored(&call)?).header("mcp-param-value", in_header);
+            }
+            let answer = final_response(sent.json(&call).send().await?).await?;
+            let is_error = answer["result"]["isError"] == true || answer.get("result").is_none();
+            ensure!(!is_error, "{revision}, {value:?}: {answer}");
+        }
+        let read = json!({ "uri": "test://static-text" });
+        tests::mcp::result(client.request("resources/read", read.clone()).await?)?;
+        tests::mcp::result(client.request("resources/subscribe", read).await?)?;
+        let prompt = json!({ "name": "test_simple_prompt" });
+        tests::mcp::result(client.request("prompts/get", prompt).await?)?;
+        let count = json!({ "n": 3, "interval_ms": 5 });
+        let call = client.call_with_progress("rh_count", count, json!(1));
+        ensure!(client.stream(call).await?.rest().await?.len() > 3, "{revision}");
+        let listed = reqwest::get(format!("{}/v1/sessions", upstream.admin)).await?;
+        let listed: Value = listed.json().await?;
+        ensure!(listed["sessions"][0]["revision"] == DRAFT, "{listed}");
         check::status(&client.delete().await?, 204)?;
     }
     Ok(())

@@ -94,6 +94,10 @@ impl Backend for HttpBackend {
         self.client.is_stateful()
     }
 
+    fn remarks(&self) -> Vec<String> {
+        self.client.remarks()
+    }
+
     fn links(&self) -> usize {
         // One is the backend's own.
         Arc::strong_count(&self.links) - 1

@@ -16,17 +16,39 @@ use crate::sparse::Sparse;
 use crate::step_context::StepContext;
 use crate::{Answer, Millis, SinkId};
 
-/// Most pages of tools that are read; tools on later ones are not checked.
+/// Most pages of tools that are read; calls of tools on later ones are not checked.
 const PAGES_MAX: u32 = 32;
+/// Most bytes of the annotations of tools. Those of further tools are not kept, and their calls not checked.
+const TOOLS_BYTES_MAX: usize = 64 << 10;
+/// What a tool costs beside its names.
+const TOOL_BYTES: usize = 64;
 
 /// The known annotations of tools, and the calls that wait for them.
 #[derive(Default)]
 pub(crate) struct Mirroring {
-    tools: Sparse<BTreeMap<Box<str>, HeaderParams>>,
+    tools: Sparse<Annotated>,
     /// How many pages were requested, while the list is being read.
     reading: Option<u32>,
     /// Calls that wait for the list; bounded by `exchanges_max`.
     parked: ThinVec<Parked>,
+}
+
+/// The tools with annotations.
+#[derive(Default)]
+struct Annotated {
+    params: BTreeMap<Box<str>, HeaderParams>,
+    bytes: usize,
+}
+
+impl Annotated {
+    fn add(&mut self, name: String, params: HeaderParams) {
+        let bytes = TOOL_BYTES + name.len() + params.bytes();
+        if self.bytes + bytes <= TOOLS_BYTES_MAX
+            && self.params.insert(name.into(), params).is_none()
+        {
+            self.bytes += bytes;
+        }
+    }
 }
 
 /// A call that waits for the list of tools.
@@ -46,9 +68,10 @@ impl Mirroring {
         self.reading.is_some()
     }
 
-    /// The bytes of the calls that wait.
+    /// The bytes of the annotations, and of the calls that wait.
     pub(crate) fn bytes(&self) -> usize {
-        self.parked.iter().map(|parked| parked.request.raw().len()).sum()
+        let parked = self.parked.iter().map(|parked| parked.request.raw().len());
+        self.tools.get().map_or(0, |tools| tools.bytes) + parked.sum::<usize>()
     }
 
     pub(crate) fn has_parked(&self) -> bool {
@@ -80,8 +103,10 @@ impl Mirroring {
     /// Stores which parameters of these tools are mirrored.
     pub(crate) fn learn_page(&mut self, page: ToolsPage) {
         for tool in page.tools {
-            if let Ok(params) = tool.header_params {
-                self.tools.get_or_insert_with(BTreeMap::default).insert(tool.name.into(), params);
+            if let Ok(params) = tool.header_params
+                && !params.is_empty()
+            {
+                self.tools.get_or_insert_with(Annotated::default).add(tool.name, params);
             }
         }
     }
@@ -127,7 +152,7 @@ impl Mirroring {
             return Ok(false);
         }
         let tool = request.params().and_then(|params| protocol::payload::name_of(&params));
-        let annotations = tool.and_then(|tool| self.tools.get()?.get(&*tool));
+        let annotations = tool.and_then(|tool| self.tools.get()?.params.get(&*tool));
         let message = request.clone().into();
         Mirrored::check(mirrored, &message, annotations).map(|()| true)
     }
@@ -186,5 +211,26 @@ impl Mirroring {
         for Parked { sink, request, .. } in self.take_parked() {
             context.answer_sink(sink, Answer::Json(error(request.id).raw().clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_annotations_is_bounded_and_charged() {
+        let mut mirroring = Mirroring::default();
+        let annotated = r#"{"properties":{"p":{"type":"string","x-mcp-header":"P"}}}"#;
+        for page in 0..100 {
+            let tools: Vec<_> = (0..100)
+                .map(|n| format!(r#"{{"name":"{page}-{n}","inputSchema":{annotated}}},{{"name":"plain{page}-{n}"}}"#))
+                .collect();
+            let result = format!(r#"{{"tools":[{}]}}"#, tools.join(","));
+            mirroring.learn_page(protocol::header_params::tools(result.as_bytes()));
+            assert!(mirroring.bytes() <= TOOLS_BYTES_MAX);
+        }
+        assert!(mirroring.bytes() > TOOLS_BYTES_MAX - 200);
+        assert!(mirroring.tools.get().is_some_and(|tools| tools.params.len() > 300));
     }
 }

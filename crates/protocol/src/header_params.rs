@@ -28,6 +28,15 @@ pub struct HeaderParam {
     pub argument: String,
 }
 
+impl HeaderParam {
+    /// Whether it can be part of a header's name by RFC 9110. The draft permits other characters as well.
+    pub(crate) fn is_token(&self) -> bool {
+        let is_token =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        self.header.bytes().all(is_token)
+    }
+}
+
 /// Why a tool's annotations are invalid. Such a tool must not be listed to a client (HDR-16).
 /// The text names the parameter, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +83,12 @@ impl HeaderParams {
     /// The annotated arguments, in the schema's order.
     pub fn iter(&self) -> impl Iterator<Item = &HeaderParam> {
         self.0.iter()
+    }
+
+    /// The bytes that they occupy, roughly.
+    pub fn bytes(&self) -> usize {
+        let bytes = |param: &HeaderParam| param.header.len() + param.argument.len();
+        self.0.iter().map(|param| size_of::<HeaderParam>() + bytes(param)).sum()
     }
 
     /// Whether the tool has no annotation.

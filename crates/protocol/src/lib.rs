@@ -42,7 +42,7 @@ pub use message::{
     TraceContext, TraceParent, UpstreamToken, UpstreamTokens, is_trace_state, parse,
 };
 pub use method::Method;
-pub use mirrored::Mirrored;
+pub use mirrored::{HeadersTooLong, Mirrored};
 pub use named::{Ambiguous, Named, named, named_in_request};
 pub use position::Position;
 pub use revision::Revision;

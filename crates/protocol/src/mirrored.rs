@@ -18,8 +18,20 @@ const METHOD: &str = "Mcp-Method";
 const NAME: &str = "Mcp-Name";
 const PARAM: &str = "Mcp-Param-";
 
+/// What surrounds a value in base64.
+const BASE64: (&str, &str) = ("=?base64?", "?=");
+
 /// Maximum length of a name or method in an error message, in bytes; a longer one is truncated.
 const QUOTED_MAX: usize = 128;
+
+/// Most bytes of the headers that a client sends with one message, names included: servers and proxies
+/// accept heads of 8 to 16 KiB. A message with more is not sent.
+const SENT_BYTES_MAX: usize = 8 << 10;
+
+/// The values that a message mirrors in headers are too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the values that the request mirrors in headers have more than {SENT_BYTES_MAX} bytes")]
+pub struct HeadersTooLong;
 
 /// The mirrored headers of one POST. The HTTP server bounds their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +66,57 @@ impl Mirrored {
             }
         }
         (!mirrored.headers.is_empty()).then(|| Box::new(mirrored))
+    }
+
+    /// The headers with which a client sends a message (HDR-01, HDR-02, HDR-10). `annotations` are those of
+    /// the called tool. Responses have none. An annotated argument has none that is missing, null, or neither
+    /// number, string nor boolean, nor one whose annotation cannot be a header's name.
+    pub fn of(
+        message: &Message,
+        annotations: Option<&HeaderParams>,
+    ) -> Result<Self, HeadersTooLong> {
+        let mut sent = Self::default();
+        match message {
+            Message::Request(request) => {
+                sent.add(METHOD, request.method.as_str());
+                if let Some(key) = name_key(&request.method) {
+                    let params = request.params().unwrap_or_default();
+                    let params = Object::read(&params).unwrap_or_default();
+                    params.read_as::<String>(key).inspect(|name| sent.add(NAME, name));
+                    let annotations = annotations.filter(|_| request.method == Method::ToolsCall);
+                    sent.add_params(&params, annotations);
+                }
+            }
+            Message::Notification(notification) => sent.add(METHOD, notification.method.as_str()),
+            Message::Response(_) => {}
+        }
+        let bytes = sent.headers.iter().map(|(name, value)| name.len() + value.len());
+        if bytes.sum::<usize>() > SENT_BYTES_MAX { Err(HeadersTooLong) } else { Ok(sent) }
+    }
+
+    fn add_params(&mut self, params: &Object<'_>, annotations: Option<&HeaderParams>) {
+        let Some(annotations) = annotations.filter(|annotations| !annotations.is_empty()) else {
+            return;
+        };
+        let arguments = params.object("arguments").unwrap_or_default();
+        for annotated in annotations.iter().filter(|annotated| annotated.is_token()) {
+            let Some(argument) = arguments.get(&annotated.argument) else { continue };
+            let name = format!("{PARAM}{}", annotated.header);
+            match argument.as_bytes() {
+                [b'"', ..] => {
+                    if let Ok(text) = serde_json::from_str::<String>(argument) {
+                        self.add(&name, &text);
+                    }
+                }
+                [b't' | b'f' | b'-' | b'0'..=b'9', ..] => self.add(&name, argument),
+                _ => {}
+            }
+        }
+    }
+
+    fn add(&mut self, name: &str, value: &str) {
+        let value = encoded(value).as_bytes().into();
+        self.headers.push((name.to_ascii_lowercase().into(), value));
     }
 
     /// The headers, in the form that [`Mirrored::from_headers`] takes on another node.
@@ -94,11 +157,7 @@ impl Mirrored {
 
     /// HDR-02.
     fn check_name(&self, request: &Request) -> Result<(), Problem> {
-        let key = match request.method {
-            Method::ToolsCall | Method::PromptsGet => "name",
-            Method::ResourcesRead => "uri",
-            _ => return Ok(()),
-        };
+        let Some(key) = name_key(&request.method) else { return Ok(()) };
         let params = request.params().unwrap_or_default();
         let params = Object::read(&params).unwrap_or_default();
         if params.count(key) > 1 {
@@ -197,6 +256,15 @@ impl Problem {
     }
 }
 
+/// The parameter that `Mcp-Name` mirrors.
+fn name_key(method: &Method) -> Option<&'static str> {
+    match method {
+        Method::ToolsCall | Method::PromptsGet => Some("name"),
+        Method::ResourcesRead => Some("uri"),
+        _ => None,
+    }
+}
+
 fn shortened(text: &str) -> &str {
     &text[..floor_char_boundary(text, QUOTED_MAX)]
 }
@@ -209,10 +277,21 @@ fn trim(value: &[u8]) -> &[u8] {
     &value[start..end]
 }
 
+/// The value of a header with this text: the text itself, or its base64 if it has characters other than
+/// visible ASCII and inner spaces, or if it would be read as base64.
+fn encoded(text: &str) -> Cow<'_, str> {
+    let is_clean = text.bytes().all(|byte| matches!(byte, b' '..=b'~')) && text.trim() == text;
+    let is_read_as_base64 = text.starts_with(BASE64.0) && text.ends_with(BASE64.1);
+    match is_clean && !is_read_as_base64 {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(format!("{}{}{}", BASE64.0, STANDARD.encode(text), BASE64.1)),
+    }
+}
+
 /// The text of a header's value: the decoded base64 between `=?base64?` and `?=`, or the value
 /// itself if it does not have both (HDR-09). `None` if the base64 is invalid.
 fn decoded(value: &str) -> Option<Cow<'_, str>> {
-    let inner = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
+    let inner = value.strip_prefix(BASE64.0).and_then(|rest| rest.strip_suffix(BASE64.1));
     let Some(inner) = inner else { return Some(value.into()) };
     let bytes = STANDARD.decode(inner).ok()?;
     String::from_utf8(bytes).ok().map(Cow::Owned)

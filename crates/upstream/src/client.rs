@@ -13,7 +13,8 @@ use hyper::header::{
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use protocol::{AccountLink, URL_ELICITATION_REQUIRED, UpstreamTokens};
+use protocol::header_params::Invalid;
+use protocol::{AccountLink, Revision, URL_ELICITATION_REQUIRED, UpstreamTokens};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
@@ -22,6 +23,7 @@ use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
 use crate::credential::{Credential, Linking, Token, User, refuses_token};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
+use crate::left_out::LeftOut;
 use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
 use crate::outgoing::{Outgoing, Sent};
@@ -75,6 +77,7 @@ struct Shared {
     pool: Pool<Connector, Outgoing>,
     connections: Connections,
     breaker: Breaker,
+    left_out: LeftOut,
     is_retired: AtomicBool,
     settings: HttpSettings,
 }
@@ -162,6 +165,7 @@ impl Client {
             pool: pool.build(connector),
             connections: Connections::new(settings.connections_max),
             breaker: Breaker::new(),
+            left_out: LeftOut::default(),
             is_retired: AtomicBool::new(false),
             settings: settings.clone(),
         })))
@@ -170,6 +174,26 @@ impl Client {
     /// Whether the end of a session of the server ends that of its client.
     pub fn is_stateful(&self) -> bool {
         self.0.settings.stateful
+    }
+
+    /// The tenant, whose permits its long messages take.
+    pub fn tenant(&self) -> &Arc<str> {
+        &self.0.tenant
+    }
+
+    /// The revision that the server is asked for, if the settings have one.
+    pub fn revision(&self) -> Option<Revision> {
+        self.0.settings.revision()
+    }
+
+    /// Logs that these tools are left out of the server's lists, once each.
+    pub fn note_left_out(&self, tools: &[(String, Invalid)]) {
+        self.0.left_out.note(&self.0.name, tools);
+    }
+
+    /// The tools that were left out, for operators.
+    pub fn remarks(&self) -> Vec<String> {
+        self.0.left_out.remarks()
     }
 
     /// The backend, for logs.
@@ -365,6 +389,16 @@ impl Client {
             Verb::Listen(cursor) => insert(LAST_EVENT_ID, cursor.as_ref()),
             Verb::Resume(cursor) => insert(LAST_EVENT_ID, Some(cursor)),
             _ => {}
+        }
+        for (name, value) in exchange.mirrored.iter().flat_map(|mirrored| mirrored.headers()) {
+            // The machine makes none that is not one of HTTP.
+            let (Ok(name), Ok(mut value)) =
+                (name.parse::<HeaderName>(), HeaderValue::from_bytes(value))
+            else {
+                continue;
+            };
+            value.set_sensitive(true);
+            headers.insert(name, value);
         }
         let request = Request::builder().method(method).uri(url.uri().clone());
         let request = request.body(Outgoing::new(body.unwrap_or_default(), sent));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::HeaderValue;
-use protocol::{Message, Response, UpstreamTokens};
+use protocol::{Message, Mirrored, Response, UpstreamTokens};
 
 use crate::machine::ExchangeId;
 use crate::url::Url;
@@ -77,6 +77,8 @@ pub struct Exchange {
     pub session: Option<HeaderText>,
     /// The negotiated revision.
     pub revision: Option<HeaderText>,
+    /// The headers that mirror the message, in revisions that have them.
+    pub mirrored: Option<Box<Mirrored>>,
     /// How long to wait before it is sent.
     pub after: Duration,
     /// Where it is sent, if not to the URL of the settings.
@@ -130,6 +132,16 @@ impl ExchangeEvent {
                 matches!(problem, Refused(_) | Rejected | NoToken)
             }
             _ => false,
+        }
+    }
+
+    /// The bytes of its messages.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Event { messages, .. } => {
+                messages.iter().map(|message| message.raw().len()).sum()
+            }
+            _ => 0,
         }
     }
 

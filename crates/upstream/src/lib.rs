@@ -11,6 +11,7 @@ mod content;
 mod credential;
 mod exchange;
 mod failure;
+mod left_out;
 mod machine;
 mod metrics;
 mod networks;

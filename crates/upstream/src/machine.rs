@@ -9,26 +9,31 @@ mod effect;
 mod failures;
 mod ids;
 mod listening;
+mod mirroring;
 mod phase;
+mod probing;
 mod saved;
+mod wire;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    InitializeResult, Message, Method, Notification, Position, Request, RequestId, Response,
-    payload,
+    ErrorCode, InitializeResult, Message, Method, Notification, Position, Request, RequestId,
+    Response, Revision, payload,
 };
 
 use self::calls::{Calls, Next};
 pub use self::effect::Effect;
 use self::failures::{failure_response, refused};
 pub use self::ids::ExchangeId;
-use self::ids::{CallId, with_request_id};
+use self::ids::{CallId, restores, with_request_id};
 use self::listening::Listening;
+use self::mirroring::{Mirroring, Parked};
 use self::phase::{Phase, Purpose, Transport};
+use self::probing::Probing;
 use self::saved::Saved;
+use self::wire::Wire;
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 
 /// Most messages that wait until the server has accepted `notifications/initialized`. A session sends
@@ -41,9 +46,8 @@ const SESSION_GONE: &str = "the upstream server has ended its session";
 #[derive(Debug)]
 pub struct Machine {
     phase: Phase,
-    session: Option<HeaderText>,
-    revision: Option<HeaderText>,
-    exchanges: HashMap<ExchangeId, Purpose>,
+    wire: Wire,
+    mirroring: Mirroring,
     calls: Calls,
     listening: Listening,
     /// The messages that wait until `notifications/initialized` is accepted.
@@ -55,16 +59,8 @@ pub struct Machine {
     initialize: Bytes,
     /// What [`Effect::Save`] has once the session is confirmed.
     state: Option<Bytes>,
-    /// Another machine began the session: it has used ids of requests that this one does not know.
-    is_carried_on: bool,
-    is_probing: bool,
-    /// Requests that were answered 400, until the ping shows whether the session still exists. The session
-    /// that sends requests bounds them.
-    doubted: Vec<(CallId, Request, ExchangeEvent)>,
+    probing: Probing,
     transport: Transport,
-    next: u64,
-    /// Makes the ids of the node's own requests differ from those of other nodes.
-    tag: u64,
 }
 
 impl Machine {
@@ -72,21 +68,16 @@ impl Machine {
     pub fn new(tag: u64) -> Self {
         Self {
             phase: Phase::Opening(None),
-            session: None,
-            revision: None,
-            exchanges: HashMap::new(),
+            wire: Wire::new(tag),
+            mirroring: Mirroring::default(),
             calls: Calls::default(),
             listening: Listening::default(),
             waiting: Vec::new(),
             restoring: Vec::new(),
             initialize: Bytes::new(),
             state: None,
-            is_carried_on: false,
-            is_probing: false,
-            doubted: Vec::new(),
+            probing: Probing::default(),
             transport: Transport::Streamable,
-            next: 0,
-            tag,
         }
     }
 
@@ -107,8 +98,25 @@ impl Machine {
             }
         }
         let phase = Phase::Carried { result, streams };
-        let is_carried_on = true;
-        Some(Self { phase, session, revision, listening, is_carried_on, ..Self::new(tag) })
+        let wire = Wire::carry_on(tag, session, revision);
+        Some(Self { phase, wire, listening, ..Self::new(tag) })
+    }
+
+    /// Asks the server for this revision, and not for the one that its session asks for.
+    pub fn asking_for(mut self, revision: Option<Revision>) -> Self {
+        self.mirroring = Mirroring::asking_for(revision);
+        self.mirroring.note_revision(self.wire.revision());
+        self
+    }
+
+    /// Whether it reads the lists of tools that it passes on.
+    pub fn reads_lists(&self) -> bool {
+        self.mirroring.is_on()
+    }
+
+    /// The bytes that it keeps of the tools of the server, and of calls that wait for these.
+    pub fn bytes(&self) -> usize {
+        self.mirroring.bytes()
     }
 
     /// The session sends a message to the server.
@@ -119,7 +127,8 @@ impl Machine {
                 if request.method == Method::Initialize =>
             {
                 self.phase = Phase::Opening(Some(request.id.clone()));
-                self.send_now(message, effects);
+                let initialize = self.mirroring.initialize_of(request);
+                self.send_request(initialize, false, effects);
             }
             (Phase::Carried { .. }, Message::Request(request))
                 if request.method == Method::Initialize =>
@@ -134,8 +143,8 @@ impl Machine {
                 if notification.method == Method::Initialized =>
             {
                 self.phase = Phase::Confirming;
-                let verb = Verb::Note(message.raw().clone());
-                self.start(Purpose::Confirm, verb, Duration::ZERO, effects);
+                let (wire, mirroring) = (&mut self.wire, &self.mirroring);
+                wire.send(Purpose::Confirm, Verb::Note, &message, mirroring, effects);
             }
             // The server may refuse what comes before it has accepted the notification.
             (Phase::Confirming | Phase::Ready, _) if self.waiting.len() >= WAITING_MAX => {
@@ -163,59 +172,117 @@ impl Machine {
         for (id, cursor) in streams {
             let purpose = Purpose::Call(id.clone());
             let verb = Verb::Resume(cursor.clone());
-            let exchange = self.start(purpose, verb, Duration::ZERO, effects);
+            let exchange = self.wire.start(purpose, verb, None, Duration::ZERO, effects);
             self.calls.add_resumed(id, exchange, cursor);
         }
     }
 
     fn send_now(&mut self, message: Message, effects: &mut Vec<Effect>) {
         match message {
-            Message::Request(request) => {
-                if restores(&request) {
-                    self.restoring.push(request.id.clone());
-                }
-                let wire = self.on_wire(&request);
-                let tokens = request.tokens.clone();
-                let id = CallId { own: request.id.clone(), wire: wire.id.clone(), tokens };
-                let raw = wire.raw().clone();
-                if matches!(self.phase, Phase::Opening(_)) {
-                    self.initialize = raw.clone();
-                }
-                let (purpose, verb) = match self.transport {
-                    Transport::Older(_) => (Purpose::OlderCall(id.clone()), Verb::Note(raw)),
-                    _ => (Purpose::Call(id.clone()), Verb::Request(raw)),
-                };
-                let exchange = self.start(purpose, verb, Duration::ZERO, effects);
-                self.calls.add(id, exchange, Some(request));
+            Message::Request(request) if self.mirroring.has_to_read(&request) => {
+                self.park(request, false, effects);
             }
+            Message::Request(request) => self.send_request(request, false, effects),
             Message::Notification(notification) if notification.method == Method::Cancelled => {
                 self.cancel(&notification, effects);
             }
             message => {
-                let raw = message.raw().clone();
-                self.start(
-                    Purpose::Note { behind: None },
-                    Verb::Note(raw),
-                    Duration::ZERO,
-                    effects,
-                );
+                let purpose = Purpose::Note { behind: None };
+                self.wire.send(purpose, Verb::Note, &message, &self.mirroring, effects);
             }
         }
     }
 
-    /// The request as the server gets it. A server may be a node as well, whose own requests begin with the
-    /// same prefix; so those of this node have other ids there. So have all in a session that another machine
-    /// began: that one may have sent a request with the same id, which may run again.
-    fn on_wire(&self, request: &Request) -> Request {
-        let is_own = |id: &RequestId| matches!(id, RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX));
-        match self.is_carried_on || is_own(&request.id) {
-            true => request.with_id(self.own_id()),
-            false => request.clone(),
+    /// Sends a request; `is_second`: the server has refused the headers of an earlier one.
+    fn send_request(&mut self, request: Request, is_second: bool, effects: &mut Vec<Effect>) {
+        let wire = match is_second {
+            true => request.with_id(self.wire.own_id()),
+            false => self.wire.on_wire(&request),
+        };
+        let (own, tokens) = (request.id.clone(), request.tokens.clone());
+        let id = CallId { own, wire: wire.id.clone(), tokens };
+        let message = Message::from(wire);
+        let mirrored = match self.mirroring.headers(&message) {
+            Ok(mirrored) => mirrored,
+            Err(too_long) => {
+                let code = ErrorCode::InvalidParams.number();
+                let error = Response::error(Some(id.own), code, &too_long.to_string(), None);
+                let (about, position) = (Some(request.id), None);
+                effects.push(Effect::Deliver { message: error.into(), about, position });
+                return;
+            }
+        };
+        if restores(&request) {
+            self.restoring.push(request.id.clone());
+        }
+        let raw = message.raw().clone();
+        if matches!(self.phase, Phase::Opening(_)) {
+            self.initialize = raw.clone();
+        }
+        let (purpose, verb) = match self.transport {
+            Transport::Older => (Purpose::OlderCall(id.clone()), Verb::Note(raw)),
+            _ => (Purpose::Call(id.clone()), Verb::Request(raw)),
+        };
+        let exchange = self.wire.start(purpose, verb, mirrored, Duration::ZERO, effects);
+        let wire = id.wire.clone();
+        self.calls.add(id, exchange, Some(request));
+        if is_second {
+            self.calls.note_second(&wire);
         }
     }
 
-    fn own_id(&self) -> RequestId {
-        RequestId::from(format!("rh-{:016x}-{}", self.tag, self.next))
+    /// Keeps a call until the server's tools are listed.
+    fn park(&mut self, request: Request, is_second: bool, effects: &mut Vec<Effect>) {
+        self.mirroring.park(request, is_second);
+        if !self.mirroring.is_reading() {
+            self.read_tools(None, effects);
+        }
+    }
+
+    fn read_tools(&mut self, cursor: Option<String>, effects: &mut Vec<Effect>) {
+        let id = self.wire.own_id();
+        let params = cursor.map(|cursor| serde_json::json!({ "cursor": cursor }).to_string());
+        let params = params.as_ref().map(|params| params.as_bytes());
+        let list = Request::new(id.clone(), Method::ToolsList, params);
+        self.mirroring.begin_page(id.clone());
+        let (wire, mirroring) = (&mut self.wire, &self.mirroring);
+        wire.send(Purpose::Tools(id), Verb::Request, &list.into(), mirroring, effects);
+    }
+
+    fn on_tools_event(
+        &mut self,
+        exchange: ExchangeId,
+        id: &RequestId,
+        event: ExchangeEvent,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.probe_if_refused(&event, effects);
+        let (is_last, mut page) = (event.is_last(), None);
+        if let ExchangeEvent::Event { messages, .. } = event {
+            page = messages.iter().find_map(|message| match message {
+                Message::Response(response) if response.id.as_ref() == Some(id) => {
+                    Some(response.clone())
+                }
+                _ => None,
+            });
+            // What else comes on this stream is not requested again.
+            let others = ExchangeEvent::Event { messages, id: None, retry_ms: None };
+            self.deliver(others, None, effects);
+        }
+        if !self.mirroring.awaits_page(id) || (page.is_none() && !is_last) {
+            return;
+        }
+        if !is_last {
+            effects.push(Effect::Release(exchange));
+        }
+        match self.mirroring.end_page(page.as_ref()) {
+            Some(cursor) => self.read_tools(Some(cursor), effects),
+            None => {
+                for Parked { request, is_second } in self.mirroring.take_parked() {
+                    self.send_request(request, is_second, effects);
+                }
+            }
+        }
     }
 
     /// Cancels a request. It gets no response, so its exchange may never end.
@@ -229,12 +296,13 @@ impl Machine {
         // It is sent on a connection of its own.
         let behind = wire.as_ref().and_then(|wire| self.calls.unopened(wire));
         let renamed = wire.as_ref().filter(|wire| Some(*wire) != own.as_ref());
-        let raw = match renamed.and_then(|wire| with_request_id(&params, wire)) {
-            Some(params) => Notification::new(Method::Cancelled, Some(&params)).raw().clone(),
-            None => notification.raw().clone(),
+        let notification = match renamed.and_then(|wire| with_request_id(&params, wire)) {
+            Some(params) => Notification::new(Method::Cancelled, Some(&params)),
+            None => notification.clone(),
         };
-        self.start(Purpose::Note { behind }, Verb::Note(raw), Duration::ZERO, effects);
-        self.doubted.retain(|(id, ..)| Some(&id.own) != own.as_ref());
+        let (purpose, notification) = (Purpose::Note { behind }, notification.into());
+        self.wire.send(purpose, Verb::Note, &notification, &self.mirroring, effects);
+        self.probing.cancel(own.as_ref());
         if let Some(wire) = wire {
             self.release(&wire, effects);
         }
@@ -246,7 +314,7 @@ impl Machine {
         let is =
             |message: &Message| matches!(message, Message::Request(request) if request.id == *id);
         self.waiting.retain(|message| !is(message));
-        self.waiting.len() < before
+        self.waiting.len() < before || self.mirroring.drop_parked(id)
     }
 
     /// An event of an exchange.
@@ -256,10 +324,7 @@ impl Machine {
         event: ExchangeEvent,
         effects: &mut Vec<Effect>,
     ) {
-        let purpose = match event.is_last() {
-            true => self.exchanges.remove(&exchange),
-            false => self.exchanges.get(&exchange).cloned(),
-        };
+        let purpose = self.wire.purpose(exchange, event.is_last());
         let Some(purpose) = purpose.filter(|_| self.phase != Phase::Down) else { return };
         if event == ExchangeEvent::SessionGone {
             if let Purpose::Call(id) | Purpose::OlderCall(id) = &purpose {
@@ -276,12 +341,12 @@ impl Machine {
             Purpose::Listen => self.on_listen_event(event, effects),
             Purpose::OlderStream => self.on_older_event(event, effects),
             Purpose::OlderCall(id) => self.on_older_call_event(&id, event, effects),
+            Purpose::Tools(id) => self.on_tools_event(exchange, &id, event, effects),
             Purpose::Probe => {
                 if matches!(event, ExchangeEvent::Refused { status: 400, .. }) {
                     self.lose_session(effects);
                 } else if event.is_last() {
-                    self.is_probing = false;
-                    for (id, _, refusal) in std::mem::take(&mut self.doubted) {
+                    for (id, _, refusal) in self.probing.end() {
                         self.fail(&id, refusal, effects);
                     }
                 }
@@ -291,18 +356,12 @@ impl Machine {
 
     /// A released exchange was cut.
     pub fn forget(&mut self, exchange: ExchangeId) {
-        self.exchanges.remove(&exchange);
+        self.wire.forget(exchange);
     }
 
     /// The exchange that ends the session at the server, if it has one.
     pub fn delete(&self) -> Option<(ExchangeId, Exchange)> {
-        let session = self.session.clone().filter(|_| self.phase != Phase::Down)?;
-        let revision = self.revision.clone();
-        let after = Duration::ZERO;
-        let session = Some(session);
-        let (verb, to, tokens, behind) = (Verb::Delete, None, None, None);
-        let exchange = Exchange { verb, session, revision, after, to, tokens, behind };
-        Some((ExchangeId(self.next), exchange))
+        self.wire.delete().filter(|_| self.phase != Phase::Down)
     }
 
     fn on_call_event(&mut self, id: &CallId, event: ExchangeEvent, effects: &mut Vec<Effect>) {
@@ -310,21 +369,28 @@ impl Machine {
         if let ExchangeEvent::Opened(session) = &event
             && is_initialize
         {
-            self.session.clone_from(session);
+            self.wire.note_session(session.clone());
+        }
+        if self.mirroring.is_refused(&event)
+            && let Some(request) = self.calls.take_first(&id.wire)
+        {
+            // The list has changed since it was read. The server has not run the call.
+            self.mirroring.forget_tools();
+            return self.park(request, true, effects);
         }
         self.probe_if_refused(&event, effects);
-        if self.is_probing
+        if self.probing.is_under_way()
             && matches!(event, ExchangeEvent::Refused { status: 400, .. })
             && let Some(request) = self.calls.take_unanswered(&id.wire)
         {
-            self.doubted.push((id.clone(), request, event));
+            self.probing.doubt(id.clone(), request, event);
             return;
         }
         match self.calls.on_event(&id.wire, &event) {
             Next::Nothing => self.deliver(event, Some(id), effects),
             Next::Resume { cursor, after } => {
                 let purpose = Purpose::Call(id.clone());
-                let exchange = self.start(purpose, Verb::Resume(cursor), after, effects);
+                let exchange = self.wire.start(purpose, Verb::Resume(cursor), None, after, effects);
                 self.calls.note_exchange(&id.wire, exchange);
             }
             Next::Fail if is_initialize && self.falls_back(&event) => {
@@ -332,7 +398,7 @@ impl Machine {
                 let initialize = std::mem::take(&mut self.initialize);
                 self.transport = Transport::Falling { id: id.clone(), initialize, refusal };
                 let verb = Verb::Listen(None);
-                self.start(Purpose::OlderStream, verb, Duration::ZERO, effects);
+                self.wire.start(Purpose::OlderStream, verb, None, Duration::ZERO, effects);
             }
             Next::Fail => self.fail(id, event, effects),
         }
@@ -370,19 +436,20 @@ impl Machine {
         match (&self.transport, event) {
             (Transport::Falling { id, initialize, .. }, ExchangeEvent::Endpoint(url)) => {
                 let (id, verb) = (id.clone(), Verb::Note(initialize.clone()));
-                self.transport = Transport::Older(url);
+                self.transport = Transport::Older;
+                self.wire.send_to(url);
                 let purpose = Purpose::OlderCall(id.clone());
-                let exchange = self.start(purpose, verb, Duration::ZERO, effects);
+                let exchange = self.wire.start(purpose, verb, None, Duration::ZERO, effects);
                 self.calls.add(id, exchange, None);
             }
             (Transport::Falling { id, refusal, .. }, event) if event.is_last() => {
                 let (id, refusal) = (id.clone(), ExchangeEvent::clone(refusal));
                 self.fail(&id, refusal, effects);
             }
-            (Transport::Older(_), event) if event.is_last() => {
+            (Transport::Older, event) if event.is_last() => {
                 self.end("the upstream server closed its stream", effects);
             }
-            (Transport::Older(_), event) => self.deliver(event, None, effects),
+            (Transport::Older, event) => self.deliver(event, None, effects),
             _ => {}
         }
     }
@@ -424,18 +491,19 @@ impl Machine {
 
     fn listen(&mut self, after: Duration, effects: &mut Vec<Effect>) {
         let verb = Verb::Listen(self.listening.cursor().cloned());
-        self.start(Purpose::Listen, verb, after, effects);
+        self.wire.start(Purpose::Listen, verb, None, after, effects);
     }
 
     /// Some servers answer 400 and not 404 for a session that they do not know. So after a 400 the
     /// session is pinged: if that is answered 400 as well, the session is gone.
     fn probe_if_refused(&mut self, event: &ExchangeEvent, effects: &mut Vec<Effect>) {
         let is_refused = matches!(event, ExchangeEvent::Refused { status: 400, .. });
-        if is_refused && self.session.is_some() && !self.is_probing && self.phase == Phase::Ready {
-            self.is_probing = true;
-            let ping = Request::new(self.own_id(), Method::Ping, None);
-            let verb = Verb::Request(ping.raw().clone());
-            self.start(Purpose::Probe, verb, Duration::ZERO, effects);
+        let may_be_lost = self.wire.session().is_some() && self.phase == Phase::Ready;
+        if is_refused && may_be_lost && !self.probing.is_under_way() {
+            self.probing.begin();
+            let ping = Request::new(self.wire.own_id(), Method::Ping, None);
+            let (wire, mirroring) = (&mut self.wire, &self.mirroring);
+            wire.send(Purpose::Probe, Verb::Request, &ping.into(), mirroring, effects);
         }
     }
 
@@ -447,40 +515,19 @@ impl Machine {
             match message {
                 Message::Response(response) => self.deliver_response(response, about, effects),
                 message => {
+                    self.mirroring.note_message(&message);
                     let about = about.map(|id| id.own.clone());
                     effects.push(Effect::Deliver { message, about, position: None });
                 }
             }
         }
         let read = id.filter(|_| matches!(self.transport, Transport::Streamable));
-        let session = self.session.as_ref();
-        if let Some(read) = read.and_then(|id| saved::position(session, about, &id)) {
-            self.note_position(about, read, before, effects);
-        }
-    }
-
-    /// The last message of an event carries how far the stream was read, so that both are kept together.
-    fn note_position(
-        &self,
-        about: Option<&CallId>,
-        read: Position,
-        before: usize,
-        effects: &mut Vec<Effect>,
-    ) {
+        let session = self.wire.session();
         // A request that has its response is not resumed.
-        if about.is_some_and(|about| self.calls.on_wire(&about.own).is_none()) {
-            return;
-        }
-        let delivered = effects.iter_mut().skip(before).rev().find_map(|effect| match effect {
-            Effect::Deliver { position, .. } => Some(position),
-            _ => None,
-        });
-        match delivered {
-            Some(position) => *position = Some(read),
-            None => {
-                let about = about.map(|id| id.own.clone());
-                effects.push(Effect::Advance { about, position: read });
-            }
+        let is_over = about.is_some_and(|about| self.calls.on_wire(&about.own).is_none());
+        let read = read.filter(|_| !is_over).and_then(|id| saved::position(session, about, &id));
+        if let Some(read) = read {
+            effect::note_position(effects, before, about.map(|id| id.own.clone()), read);
         }
     }
 
@@ -492,7 +539,12 @@ impl Machine {
     ) {
         // An error without an id is about the one request of its exchange.
         let wire = response.id.clone().or_else(|| about.map(|about| about.wire.clone()));
-        let Some(id) = wire.and_then(|wire| self.release(&wire, effects)) else { return };
+        let Some(wire) = wire else { return };
+        let lists_tools = self.mirroring.is_on() && self.calls.lists_tools(&wire);
+        let Some(id) = self.release(&wire, effects) else { return };
+        if lists_tools {
+            response = self.mirroring.read_list(response, effects);
+        }
         if response.id.as_ref() != Some(&id) {
             response = response.with_id(id.clone());
         }
@@ -500,11 +552,12 @@ impl Machine {
             let result = response.outcome().ok();
             let read = result.and_then(|result| InitializeResult::read(&result).ok());
             let revision = read.map(|read| read.protocol_version);
-            self.revision = revision.and_then(|name| HeaderText::visible(name.as_bytes()));
+            self.wire.note_revision(revision.and_then(|name| HeaderText::visible(name.as_bytes())));
+            self.mirroring.note_revision(self.wire.revision());
             self.phase = Phase::Answered;
             self.initialize = Bytes::new();
             let result = response.outcome().unwrap_or_default();
-            self.state = Saved::encode(self.session.as_ref(), self.revision.as_ref(), &result);
+            self.state = Saved::encode(self.wire.session(), self.wire.revision(), &result);
         }
         let (about, position) = (Some(id.clone()), None);
         effects.push(Effect::Deliver { message: response.into(), about, position });
@@ -515,41 +568,15 @@ impl Machine {
     /// response.
     fn release(&mut self, wire: &RequestId, effects: &mut Vec<Effect>) -> Option<RequestId> {
         let (id, exchange) = self.calls.take(wire)?;
-        if let Some(purpose) = self.exchanges.get_mut(&exchange) {
-            *purpose = Purpose::Released(id.clone());
+        if self.wire.set_purpose(exchange, Purpose::Released(id.clone())) {
             effects.push(Effect::Release(exchange));
         }
         Some(id.own)
     }
 
-    fn start(
-        &mut self,
-        purpose: Purpose,
-        verb: Verb,
-        after: Duration,
-        effects: &mut Vec<Effect>,
-    ) -> ExchangeId {
-        let id = ExchangeId(self.next);
-        self.next += 1;
-        let (tokens, behind) = match &purpose {
-            Purpose::Call(id) | Purpose::OlderCall(id) => (id.tokens.clone(), None),
-            Purpose::Note { behind } => (None, *behind),
-            _ => (None, None),
-        };
-        self.exchanges.insert(id, purpose);
-        let (session, revision) = (self.session.clone(), self.revision.clone());
-        let to = match &self.transport {
-            Transport::Older(url) => Some(url.clone()),
-            _ => None,
-        };
-        let exchange = Exchange { verb, session, revision, after, to, tokens, behind };
-        effects.push(Effect::Start(id, exchange));
-        id
-    }
-
     /// The server does not know the session. Requests that it has not run for that are returned.
     fn lose_session(&mut self, effects: &mut Vec<Effect>) {
-        let doubted = std::mem::take(&mut self.doubted).into_iter().map(|(_, request, _)| request);
+        let doubted = self.probing.end().into_iter().map(|(_, request, _)| request);
         effects.extend(doubted.map(Effect::Return));
         let unsent =
             std::mem::take(&mut self.waiting).into_iter().filter_map(|waiting| match waiting {
@@ -557,6 +584,8 @@ impl Machine {
                 _ => None,
             });
         effects.extend(unsent);
+        let parked = self.mirroring.take_parked().into_iter().map(|parked| parked.request);
+        effects.extend(parked.map(Effect::Return));
         self.end(SESSION_GONE, effects);
     }
 
@@ -564,13 +593,6 @@ impl Machine {
         self.phase = Phase::Down;
         effects.push(Effect::Down(reason.to_owned()));
     }
-}
-
-/// Whether a request is the node's own, and restores what a client has set in an earlier session.
-fn restores(request: &Request) -> bool {
-    let is_own =
-        matches!(&request.id, RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX));
-    is_own && matches!(request.method, Method::SetLevel | Method::Subscribe)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
+use protocol::Revision;
 use serde::{Deserialize, Serialize};
 
 use crate::credential::{CredentialSetting, CredentialSettings};
@@ -53,6 +54,10 @@ pub struct HttpSettings {
     /// Networks in CIDR notation in which it may be, in addition to the public internet.
     #[serde(default)]
     pub allow_networks: Vec<IpNet>,
+    /// The revision of MCP that it is asked for. Without it, it is asked for that of each client, or for the
+    /// newest stable one if the client has a later one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
     /// Its sessions have a state that clients rely on: if it has lost one, the client's session ends, or, of
     /// a session with several servers, the tools of this one fail.
     #[serde(default)]
@@ -99,7 +104,7 @@ fn default_connections_max() -> usize {
 const CONNECTIONS_MIN: usize = 8;
 
 /// Headers that this crate sets itself, or that belong to one connection.
-const RESERVED: [&str; 13] = [
+const RESERVED: [&str; 15] = [
     "accept",
     "connection",
     "content-length",
@@ -107,6 +112,8 @@ const RESERVED: [&str; 13] = [
     "host",
     "keep-alive",
     "last-event-id",
+    "mcp-method",
+    "mcp-name",
     "mcp-protocol-version",
     "mcp-session-id",
     "te",
@@ -138,6 +145,9 @@ pub enum Problem {
         "`headers.{0}` has a character that headers cannot have, such as a line end; remove it"
     )]
     HeaderValue(String),
+    /// A revision that does not exist, or that the node does not know.
+    #[error("`revision` is {0:?}; write one of {known}", known = Revision::NAMES.join(", "))]
+    Revision(String),
     /// The credential.
     #[error("{0}")]
     Credential(CredentialSetting),
@@ -157,6 +167,7 @@ impl HttpSettings {
             headers: Headers::default(),
             credential: CredentialSettings::default(),
             allow_networks: Vec::new(),
+            revision: None,
             stateful: false,
             connect_ms: default_connect_ms(),
             silence_secs: default_silence_secs(),
@@ -177,6 +188,11 @@ impl HttpSettings {
         Networks::new(&self.allow_networks)
     }
 
+    /// The revision that the server is asked for.
+    pub(crate) fn revision(&self) -> Option<Revision> {
+        self.revision.as_deref().and_then(Revision::named)
+    }
+
     /// Everything that is wrong with these settings, or what they mean.
     pub(crate) fn read(&self) -> Result<(Url, HeaderMap), Vec<Problem>> {
         let mut problems = Vec::new();
@@ -191,6 +207,11 @@ impl HttpSettings {
                 Ok(header) => headers.extend([header]),
                 Err(problem) => problems.push(problem),
             }
+        }
+        if let Some(name) = &self.revision
+            && Revision::named(name).is_none()
+        {
+            problems.push(Problem::Revision(name.clone()));
         }
         let has_header = headers.contains_key(AUTHORIZATION);
         let credential = self.credential.problems(&self.networks(), has_header);
@@ -247,10 +268,12 @@ mod tests {
         settings.headers.insert("X-Key".into(), "hunter2\n".into());
         settings.connections_max = 7;
         settings.connect_ms = 0;
+        settings.revision = Some("2026-01-01".into());
         let problems = settings.read().unwrap_err();
         let text: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(problems.len(), 6, "{text:?}");
+        assert_eq!(problems.len(), 7, "{text:?}");
         assert!(!text.concat().contains("hunter2"), "{text:?}");
+        assert!(text.concat().contains("2025-11-25, DRAFT-2026-v1"), "{text:?}");
     }
 
     // holds: SEC-20

@@ -125,6 +125,7 @@ pub(crate) fn exchange() -> Exchange {
         verb: Verb::Request(body),
         session: None,
         revision: None,
+        mirrored: None,
         after: Duration::ZERO,
         to: None,
         tokens: None,

@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use budget::{Held, in_granules};
+use fairness::{compute, is_long};
 use protocol::UpstreamTokens;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -38,6 +40,7 @@ pub(super) async fn run(
         None => Some(Machine::new(random())),
         Some(saved) => Machine::carry_on(random(), &saved.state, &saved.positions),
     };
+    let machine = machine.map(|machine| machine.asking_for(client.revision()));
     let Some(machine) = machine else {
         if client.is_stateful() {
             let _is_sent = sender.send(LinkEvent::StateLost).await;
@@ -50,6 +53,7 @@ pub(super) async fn run(
         client,
         tokens,
         machine,
+        held: None,
         tasks: JoinSet::new(),
         running: HashMap::new(),
         released: VecDeque::new(),
@@ -70,10 +74,14 @@ pub(super) async fn run(
                 Some(message) => {
                     drive.machine.send(message, &mut drive.effects);
                     drive.perform();
+                    drive.charge(&end);
                 }
                 None => break,
             },
-            Some(event) = events.recv(), if is_idle => drive.take_event(event),
+            Some(event) = events.recv(), if is_idle => {
+                drive.take_event(event).await;
+                drive.charge(&end);
+            }
             () = until(drive.released.front()) => drive.cut_released(),
             Some(ended) = drive.tasks.join_next() => drive.note_ended(ended),
         }
@@ -120,6 +128,8 @@ struct Drive {
     /// For messages that are no request of a client, if the server needs a token of each user.
     tokens: Option<LatestTokens>,
     machine: Machine,
+    /// What the machine keeps, as it is charged to the tenant.
+    held: Option<Held>,
     /// The exchanges. The session that sends requests bounds their number.
     tasks: JoinSet<()>,
     running: HashMap<ExchangeId, Running>,
@@ -134,16 +144,39 @@ struct Drive {
 }
 
 impl Drive {
-    fn take_event(&mut self, (id, event): Event) {
+    async fn take_event(&mut self, (id, event): Event) {
         if event.is_last() {
             self.running.remove(&id);
         }
         // The settings have another credential: the next link has it.
         let is_outdated = event.refuses_credential() && self.client.is_retired();
-        self.machine.on_event(id, event, &mut self.effects);
+        let bytes = event.bytes();
+        if self.machine.reads_lists() && is_long(bytes) {
+            // A long list is read on another thread; this session has nothing else to do before that.
+            let mut machine = std::mem::replace(&mut self.machine, Machine::new(0));
+            (self.machine, self.effects) = compute(self.client.tenant(), move || {
+                let mut effects = Vec::new();
+                machine.on_event(id, event, &mut effects);
+                (machine, effects)
+            })
+            .await;
+        } else {
+            self.machine.on_event(id, event, &mut self.effects);
+        }
         self.perform();
         if is_outdated {
             self.go_down("the settings of the upstream server were changed".to_owned());
+        }
+    }
+
+    /// Charges what the machine keeps to the session's tenant.
+    fn charge(&mut self, end: &ServerEnd) {
+        let bytes = in_granules(self.machine.bytes());
+        if bytes != self.held.as_ref().map_or(0, Held::amount) {
+            if self.held.is_none() {
+                self.held = end.share().map(|share| Held::nothing(&share));
+            }
+            self.held.iter_mut().for_each(|held| held.set(bytes));
         }
     }
 
@@ -171,6 +204,7 @@ impl Drive {
                 Effect::Return(request) => {
                     self.outgoing.push_back(LinkEvent::Returned { request });
                 }
+                Effect::LeftOut(tools) => self.client.note_left_out(&tools),
                 Effect::Save(state) => self.outgoing.push_back(LinkEvent::Saved { state }),
                 Effect::Down(reason) => self.go_down(reason),
             }

@@ -244,3 +244,55 @@ fn only_mirrored_headers_are_kept_and_they_travel_to_another_node() {
         [("mcp-method", &b"ping"[..]), ("mcp-param-x", b"\xFF")]
     );
 }
+
+/// The headers that a client sends with a message.
+fn sent(json: &str, annotations: Option<&HeaderParams>) -> Vec<(String, String)> {
+    let sent = Mirrored::of(&message(json), annotations).unwrap();
+    let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+    sent.headers().map(|(name, value)| (name.to_owned(), text(value))).collect()
+}
+
+// holds: HDR-01, HDR-02, HDR-16
+#[test]
+fn a_client_sends_the_headers_that_a_server_checks() {
+    let schema = r#"{"properties":{
+        "s":{"type":"string","x-mcp-header":"S"},"n":{"type":"number","x-mcp-header":"N"},
+        "b":{"type":"boolean","x-mcp-header":"B"},"o":{"type":"string","x-mcp-header":"My(O)"},
+        "plain":{"type":"string"}}}"#;
+    let annotations = HeaderParams::read(schema.as_bytes()).unwrap();
+    let call = |arguments: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"t","arguments":{arguments}}}}}"#
+        )
+    };
+    for (arguments, params) in [
+        (
+            r#"{"s":"a b","n":42,"b":false,"plain":"x"}"#,
+            vec!["mcp-param-s: a b", "mcp-param-n: 42", "mcp-param-b: false"],
+        ),
+        (r#"{"s":"","n":3.14}"#, vec!["mcp-param-s: ", "mcp-param-n: 3.14"]),
+        (r#"{"s":null,"b":[true],"n":{}}"#, vec![]),
+        (r#"{"s":"é"}"#, vec!["mcp-param-s: =?base64?w6k=?="]),
+        (r#"{"s":" x"}"#, vec!["mcp-param-s: =?base64?IHg=?="]),
+        (r#"{"s":"a\r\nb: c"}"#, vec!["mcp-param-s: =?base64?YQ0KYjogYw==?="]),
+        (r#"{"s":"=?base64?eA==?="}"#, vec!["mcp-param-s: =?base64?PT9iYXNlNjQ/ZUE9PT89?="]),
+        // No header can have this name, so a server cannot ask for it either.
+        (r#"{"o":"x"}"#, vec![]),
+        ("7", vec![]),
+    ] {
+        let json = call(arguments);
+        let sent = sent(&json, Some(&annotations));
+        let lines: Vec<_> = sent.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let expected = [vec!["mcp-method: tools/call", "mcp-name: t"], params].concat();
+        assert_eq!(lines, expected, "{arguments}");
+        let given: Vec<_> = sent.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
+        let checks = !arguments.contains('[') && !arguments.contains("\"o\"");
+        assert_eq!(outcome(&given, &json, checks.then_some(&annotations)), Ok(()), "{arguments}");
+    }
+    assert_eq!(sent(PING, None), [("mcp-method".to_owned(), "ping".to_owned())]);
+    assert_eq!(sent(INITIALIZED, None).len(), 1);
+    assert_eq!(sent(READ, None)[1].1, "=?base64?ZmlsZTovLy/DpCBi?=");
+    assert!(sent(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, None).is_empty());
+    let long = call(&format!(r#"{{"s":"{}"}}"#, "x".repeat(SENT_BYTES_MAX)));
+    assert_eq!(Mirrored::of(&message(&long), Some(&annotations)), Err(HeadersTooLong));
+}

@@ -267,6 +267,19 @@ fn the_credential_of_a_remote_server_in_the_documentation_is_accepted() {
 }
 
 #[test]
+fn the_revision_of_a_remote_server_in_the_documentation_is_accepted() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/remote-server.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = page.split("```toml\n").find(|block| block.contains("revision = ")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let dir = folder_of_tenants(&[]);
+    let tenant = format!("tenants.acme.auth = 'open'\n{block}");
+    assert!(accepted(dir.path(), &tenant).contains("backend main (http)"));
+    let refusal = refused(dir.path(), &tenant.replace("DRAFT-2026-v1", "2026-01-01"));
+    assert!(refusal.contains("2025-11-25, DRAFT-2026-v1"), "{refusal}");
+}
+
+#[test]
 fn the_client_credentials_in_the_documentation_are_accepted() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/remote-server.md");
     let page = std::fs::read_to_string(page).unwrap();

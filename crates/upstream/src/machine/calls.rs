@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use protocol::{Request, RequestId};
+use protocol::{Method, Request, RequestId};
 
 use super::ids::{CallId, ExchangeId};
 use crate::exchange::{ExchangeEvent, HeaderText};
@@ -32,6 +32,10 @@ struct Call {
     exchange: ExchangeId,
     /// The request as the session sent it, until the server begins to answer.
     request: Option<Request>,
+    /// Its response may be a list of tools.
+    lists_tools: bool,
+    /// The server has refused its headers once.
+    is_second: bool,
     /// The last event id of its stream.
     cursor: Option<HeaderText>,
     retry: Duration,
@@ -67,8 +71,11 @@ impl Calls {
         let wire = id.wire.clone();
         let kept = self.0.values().filter_map(|call| call.request.as_ref());
         let kept: usize = kept.map(|request| request.raw().len()).sum();
+        let lists_tools =
+            request.as_ref().is_none_or(|request| request.method == Method::ToolsList);
         let request = request.filter(|request| kept + request.raw().len() <= KEPT_BYTES_MAX);
-        let call = Call { id, exchange, request, cursor: None, retry: RETRY, failures: 0 };
+        let (is_second, cursor, retry, failures) = (false, None, RETRY, 0);
+        let call = Call { id, exchange, request, lists_tools, is_second, cursor, retry, failures };
         self.0.insert(wire, call);
     }
 
@@ -100,6 +107,26 @@ impl Calls {
         if let Some(call) = self.0.get_mut(id) {
             call.exchange = exchange;
         }
+    }
+
+    /// The server has refused the headers of a first request in place of which this one is sent.
+    pub(super) fn note_second(&mut self, id: &RequestId) {
+        if let Some(call) = self.0.get_mut(id) {
+            call.is_second = true;
+        }
+    }
+
+    /// Removes a call whose headers the server refuses, if it may be sent once more.
+    pub(super) fn take_first(&mut self, wire: &RequestId) -> Option<Request> {
+        let call = self.0.get(wire).filter(|call| !call.is_second)?;
+        let is_call = |request: &Request| request.method == Method::ToolsCall;
+        call.request.as_ref().filter(|request| is_call(request))?;
+        self.take_unanswered(wire)
+    }
+
+    /// Whether the response to a request may be a list of tools.
+    pub(super) fn lists_tools(&self, wire: &RequestId) -> bool {
+        self.0.get(wire).is_some_and(|call| call.lists_tools)
     }
 
     /// Removes a request, and returns its ids and its exchange.

@@ -5,7 +5,6 @@ use protocol::RequestId;
 
 use super::ids::{CallId, ExchangeId};
 use crate::exchange::{ExchangeEvent, HeaderText};
-use crate::url::Url;
 
 /// Where a session is in its handshake.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,8 +36,8 @@ pub(super) enum Transport {
         /// The first refusal, which the session gets if the server has neither.
         refusal: Box<ExchangeEvent>,
     },
-    /// HTTP+SSE, with the URL for messages. All responses come on the stream.
-    Older(Url),
+    /// HTTP+SSE. All responses come on the stream.
+    Older,
 }
 
 /// What an exchange is for.
@@ -56,6 +55,8 @@ pub(super) enum Purpose {
     Listen,
     /// Whether the session still exists.
     Probe,
+    /// A page of the server's tools, requested by this request of the node.
+    Tools(RequestId),
     /// The stream of HTTP+SSE.
     OlderStream,
     /// A request over HTTP+SSE, which is only accepted.

@@ -2,6 +2,8 @@ use super::*;
 use crate::Failure;
 use crate::url::Url;
 
+mod mirrored;
+
 /// A machine, and what its exchanges are.
 struct Bench {
     machine: Machine,
