@@ -2,9 +2,15 @@
 //! fail at once, and after a wait a single one tries again.
 //!
 //! A status or a slow answer is no fault of the transport, so it never counts. [`State`] has no clock.
+//!
+//! An exchange that begins a session may wait for the one that tries: a link that fails is opened again after a
+//! wait of its own, which would begin only when this one is over.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// So many faults in a row open the breaker.
 const FAULTS_MAX: u32 = 5;
@@ -34,6 +40,15 @@ impl State {
                 Some(true)
             }
             Self::Open { .. } | Self::Trying { .. } => None,
+        }
+    }
+
+    /// How long it takes until an exchange may be sent; `None` if another one decides that.
+    fn wait(&self, now: Instant) -> Option<Duration> {
+        match self {
+            Self::Closed { .. } => Some(Duration::ZERO),
+            Self::Open { until, .. } => Some(until.saturating_duration_since(now)),
+            Self::Trying { .. } => None,
         }
     }
 
@@ -73,11 +88,40 @@ impl State {
 
 /// The breaker of a backend at this node.
 #[derive(Debug)]
-pub(crate) struct Breaker(Mutex<State>);
+pub(crate) struct Breaker {
+    state: Mutex<State>,
+    /// Wakes exchanges that wait for the one that tries.
+    decided: Notify,
+}
 
 impl Breaker {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(State::Closed { faults: 0 }))
+        Self::of(State::Closed { faults: 0 })
+    }
+
+    fn of(state: State) -> Self {
+        Self { state: Mutex::new(state), decided: Notify::new() }
+    }
+
+    /// As [`Self::admit`], but waits for that, at most so long. `None` at once if it would take longer.
+    pub(crate) async fn admit_within(&self, within: Duration) -> Option<Admitted<'_>> {
+        let until = Instant::now() + within;
+        loop {
+            let mut decided = std::pin::pin!(self.decided.notified());
+            // A decision from here on wakes it.
+            decided.as_mut().enable();
+            if let Some(admitted) = self.admit() {
+                return Some(admitted);
+            }
+            let now = Instant::now();
+            let left = until.saturating_duration_since(now);
+            let wait = self.lock().wait(now).unwrap_or(left);
+            if left.is_zero() || wait > left {
+                return None;
+            }
+            // It is over when it is time, or when another exchange has decided.
+            let _ = timeout(wait, decided).await;
+        }
     }
 
     /// May an exchange be sent? `None`: the server is not reachable at present.
@@ -88,7 +132,14 @@ impl Breaker {
 
     /// No code panics while it holds the lock, and none waits.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state.
+    fn settle<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let settled = change(&mut self.lock());
+        self.decided.notify_waiters();
+        settled
     }
 }
 
@@ -104,20 +155,25 @@ impl Admitted<'_> {
     /// The server was reached.
     pub(crate) fn reached(mut self) {
         self.is_settled = true;
-        self.breaker.lock().note_reached();
+        if !self.is_try {
+            // Nearly always: there is no exchange to wake.
+            return self.breaker.lock().note_reached();
+        }
+        self.breaker.settle(State::note_reached);
     }
 
     /// The transport failed. Returns whether exchanges are held back from now on.
     pub(crate) fn fault(mut self) -> bool {
         self.is_settled = true;
-        self.breaker.lock().note_fault(self.is_try, Instant::now())
+        let is_try = self.is_try;
+        self.breaker.settle(|state| state.note_fault(is_try, Instant::now()))
     }
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if self.is_try && !self.is_settled {
-            self.breaker.lock().note_abandoned(Instant::now());
+            self.breaker.settle(|state| state.note_abandoned(Instant::now()));
         }
     }
 }
@@ -170,11 +226,42 @@ mod tests {
 
     #[test]
     fn a_try_that_is_dropped_leaves_the_decision_to_the_next() {
-        let breaker = Breaker(Mutex::new(State::Open { until: Instant::now(), wait: WAIT_MIN }));
+        let breaker = Breaker::of(State::Open { until: Instant::now(), wait: WAIT_MIN });
         let first = breaker.admit().unwrap();
         assert!(breaker.admit().is_none());
         drop(first);
         breaker.admit().unwrap().reached();
         assert!(breaker.admit().is_some_and(|admitted| !admitted.is_try));
+    }
+
+    #[tokio::test]
+    async fn exchanges_that_wait_are_admitted_when_the_one_that_tries_reaches_the_server() {
+        let until = Instant::now() + Duration::from_millis(20);
+        let breaker = Breaker::of(State::Open { until, wait: WAIT_MIN });
+        assert!(breaker.admit_within(Duration::ZERO).await.is_none());
+        let within = Duration::from_secs(60);
+        let first = breaker.admit_within(within).await.unwrap();
+        assert!(first.is_try && Instant::now() >= until);
+        let waits = async {
+            let both = tokio::join!(breaker.admit_within(within), breaker.admit_within(within));
+            assert!(!both.0.unwrap().is_try && !both.1.unwrap().is_try);
+        };
+        let ((), ()) = tokio::join!(waits, async {
+            tokio::task::yield_now().await;
+            first.reached();
+        });
+    }
+
+    #[tokio::test]
+    async fn an_exchange_that_waits_gives_up_when_the_next_try_comes_too_late() {
+        let wait = Duration::from_secs(8);
+        let breaker = Breaker::of(State::Open { until: Instant::now(), wait });
+        let first = breaker.admit().unwrap();
+        let waits = breaker.admit_within(Duration::from_secs(10));
+        let (waited, _) = tokio::join!(waits, async {
+            tokio::task::yield_now().await;
+            first.fault()
+        });
+        assert!(waited.is_none(), "the next try is in 16 s");
     }
 }

@@ -18,7 +18,7 @@ use protocol::{AccountLink, Revision, URL_ELICITATION_REQUIRED, UpstreamTokens};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
-use crate::breaker::Breaker;
+use crate::breaker::{Admitted, Breaker};
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
 use crate::credential::{Credential, Linking, Token, User, refuses_token};
@@ -29,6 +29,7 @@ use crate::metrics::{self, Open};
 use crate::outgoing::{Outgoing, Sent};
 use crate::reading::{self, EventReader};
 use crate::settings::HttpSettings;
+use crate::tracked::Answered;
 use crate::url::Url;
 use crate::{CredentialProblem, Failure};
 
@@ -42,6 +43,8 @@ const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
 const DELETE_WITHIN: Duration = Duration::from_secs(5);
 /// How long an exchange waits for a connection while all are in use.
 const PERMIT_WITHIN: Duration = Duration::from_secs(10);
+/// How long the first exchange of a session waits for the next try to reach the server.
+const TRY_WITHIN: Duration = Duration::from_secs(10);
 /// How long an idle connection is kept: for less than by most servers, which close it after 5 s, perhaps
 /// while a request is on its way.
 const IDLE: Duration = Duration::from_secs(4);
@@ -271,14 +274,17 @@ impl Client {
             return Ok(ExchangeEvent::Refused { status: 401, error: Some(link_required(&link)) });
         }
         let token = self.token(tokens, None).await?;
+        // Before the permit: exchanges that wait for a server that cannot be reached use no connection.
+        let admitted = self.admit(exchange).await?;
         let _permit = self.0.connections.permit(&exchange.verb).await?;
-        let mut response = self.response(exchange, sent, token.as_ref()).await?;
+        let mut response = self.response(exchange, sent, token.as_ref(), admitted).await?;
         if let Some(refused) = &token
             && refuses_token(response.status().as_u16(), response.headers())
             && let Ok(renewed) = self.token(tokens, Some(refused)).await
         {
             // It was refused, so it was not performed.
-            response = self.response(exchange, None, renewed.as_ref()).await?;
+            let admitted = self.admit(exchange).await?;
+            response = self.response(exchange, None, renewed.as_ref(), admitted).await?;
         }
         let status = response.status().as_u16();
         match status {
@@ -306,13 +312,25 @@ impl Client {
         credential.token(tokens, refused).await.map(Some).map_err(Failure::Credential)
     }
 
+    /// Whether an exchange may be sent now. One that begins a session waits for that.
+    async fn admit(&self, exchange: &Exchange) -> Result<Admitted<'_>, Failure> {
+        let is_first = exchange.revision.is_none() && matches!(exchange.verb, Verb::Request(_));
+        let admitted = match self.0.breaker.admit() {
+            None if is_first => self.0.breaker.admit_within(TRY_WITHIN).await,
+            admitted => admitted,
+        };
+        admitted.ok_or(Failure::HeldBack)
+    }
+
     /// The response, after redirects within the origin.
-    async fn response(
-        &self,
+    async fn response<'a>(
+        &'a self,
         exchange: &Exchange,
         mut sent: Option<Sent>,
         token: Option<&Token>,
+        admitted: Admitted<'a>,
     ) -> Result<Response<Incoming>, Failure> {
+        let mut first = Some(admitted);
         let within = match exchange.verb {
             Verb::Request(_) | Verb::Resume(_) => self.0.settings.silence(),
             Verb::Note(_) | Verb::Listen(_) => ACCEPT_WITHIN,
@@ -323,7 +341,8 @@ impl Client {
             let mut request = self.request(&url, exchange, sent.take())?;
             let authorization = token.map(|token| (AUTHORIZATION, token.header()));
             request.headers_mut().extend(authorization);
-            let response = self.sent(request, within).await?;
+            let admitted = first.take().or_else(|| self.0.breaker.admit());
+            let response = self.sent(request, within, admitted.ok_or(Failure::HeldBack)?).await?;
             // Only these keep the method and the body.
             if !matches!(response.status().as_u16(), 307 | 308) {
                 return Ok(response);
@@ -334,21 +353,24 @@ impl Client {
         Err(Failure::Redirect)
     }
 
-    /// Sends one request, unless the server is not reachable at present.
+    /// Sends one request. One that could not be written to an idle connection is sent on another by the pool.
     async fn sent(
         &self,
         request: Request<Outgoing>,
         within: Duration,
+        admitted: Admitted<'_>,
     ) -> Result<Response<Incoming>, Failure> {
-        let admitted = self.0.breaker.admit().ok_or(Failure::HeldBack)?;
         match timeout(within, self.0.pool.request(request)).await {
             Ok(Ok(response)) => {
+                Answered::note(response.extensions());
                 admitted.reached();
                 Ok(response)
             }
             Ok(Err(error)) => {
                 let failure = self.failed(&error);
-                if failure.is_of_transport() && admitted.fault() {
+                // A server may close an idle connection at any time.
+                let is_fault = failure.is_of_transport() && !Answered::before(&error);
+                if is_fault && admitted.fault() {
                     tracing::warn!(
                         backend = self.0.name,
                         "an upstream server is not reachable; until it is, its exchanges fail at once"

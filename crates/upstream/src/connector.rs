@@ -18,6 +18,7 @@ use tower_service::Service;
 
 use crate::networks::Networks;
 use crate::settings::HttpSettings;
+use crate::tracked::Tracked;
 use crate::url::address_of;
 
 /// How long a connection may be idle before the kernel asks whether its peer exists, how long it waits
@@ -117,7 +118,8 @@ fn tls(is_needed: bool) -> io::Result<ClientConfig> {
 }
 
 impl Service<Uri> for Connector {
-    type Response = <HttpsConnector<HttpConnector<PermittedAddresses>> as Service<Uri>>::Response;
+    type Response =
+        Tracked<<HttpsConnector<HttpConnector<PermittedAddresses>> as Service<Uri>>::Response>;
     type Error = BoxedError;
     type Future = Boxed<Result<Self::Response, Self::Error>>;
 
@@ -132,7 +134,10 @@ impl Service<Uri> for Connector {
             return Box::pin(std::future::ready(Err(NotPermitted.into())));
         }
         let connecting = timeout(self.within, self.inner.call(uri));
-        Box::pin(async move { connecting.await.unwrap_or_else(|_| Err(TooLate.into())) })
+        Box::pin(async move {
+            let connected = connecting.await.unwrap_or_else(|_| Err(TooLate.into()));
+            connected.map(Tracked::new)
+        })
     }
 }
 

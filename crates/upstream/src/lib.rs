@@ -18,6 +18,7 @@ mod networks;
 mod outgoing;
 mod reading;
 mod settings;
+mod tracked;
 mod url;
 
 pub use self::client::{Client, IDLE_MAX};

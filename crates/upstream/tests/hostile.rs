@@ -1,8 +1,13 @@
 //! Servers that send too much, too little, or what is no MCP.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use upstream::{ExchangeEvent, Failure, HeaderText, HttpSettings, Verb};
+use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::Barrier;
+use upstream::{Exchange, ExchangeEvent, Failure, HeaderText, HttpSettings, Verb};
 
 use crate::server::{Answer, Server, client_of, exchange, perform, perform_with};
 
@@ -226,12 +231,17 @@ async fn a_server_that_is_not_there_is_left_alone_after_some_tries() {
     settings.url = "http://127.0.0.1:1/".into();
     let client = client_of(&settings).unwrap();
     let mut failures = Vec::new();
+    let in_session = || Exchange { revision: HeaderText::parse(b"2025-11-25"), ..exchange() };
     for _ in 0..7 {
-        failures.extend(perform_with(&client, exchange()).await);
+        failures.extend(perform_with(&client, in_session()).await);
     }
     let of = |failure| ExchangeEvent::Failed(failure);
     assert!(failures[..5].iter().all(|event| *event == of(Failure::Connect)), "{failures:?}");
     assert!(failures[5..].iter().all(|event| *event == of(Failure::HeldBack)), "{failures:?}");
+    // The first exchange of a session waits for the next try, which it is here.
+    let begin = Instant::now();
+    assert_eq!(perform_with(&client, exchange()).await, [of(Failure::Connect)]);
+    assert!(begin.elapsed() > Duration::from_millis(500), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]
@@ -259,4 +269,44 @@ async fn an_idle_connection_is_not_used_again_when_its_server_may_have_closed_it
     assert!(!first.iter().any(|event| matches!(event, ExchangeEvent::Failed(_))), "{first:?}");
     assert_eq!(first, second);
     assert_eq!(server.requests().len(), 2);
+}
+
+/// A server that answers the first request on each connection once so many have come, and closes the
+/// connection without an answer at the second.
+async fn closes_when_used_again(connections: usize) -> HttpSettings {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
+    settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+    tokio::spawn(async move {
+        let all = Arc::new(Barrier::new(connections));
+        for count in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let all = Arc::clone(&all);
+            tokio::spawn(async move {
+                let mut request = vec![0; 4_096];
+                let _ = stream.read(&mut request).await;
+                if count < connections {
+                    all.wait().await;
+                }
+                let head = format!("HTTP/1.1 200 OK\r\n{JSON}Content-Length: {}", RESULT.len());
+                let answer = format!("{head}\r\n\r\n{RESULT}");
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.read(&mut request).await;
+            });
+        }
+    });
+    settings
+}
+
+#[tokio::test]
+async fn connections_that_are_closed_when_they_are_used_again_open_no_breaker() {
+    const COUNT: usize = 6;
+    let settings = closes_when_used_again(COUNT).await;
+    let client = upstream::Client::new("test", "test", &settings).unwrap();
+    let last = async || perform_with(&client, exchange()).await.pop().unwrap();
+    let all = async || join_all((0..COUNT).map(|_| last())).await;
+    assert!(all().await.iter().all(|last| *last == ExchangeEvent::Ended));
+    // The node cannot know whether the server has performed them.
+    all().await.iter().for_each(|last| failed(last, Failure::Lost));
+    assert_eq!(last().await, ExchangeEvent::Ended, "not held back");
 }
