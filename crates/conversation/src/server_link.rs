@@ -283,6 +283,19 @@ impl ServerLink {
         std::mem::take(&mut self.undecided)
     }
 
+    /// The requests that wait for a link which cannot carry a former owner's on: none of them was sent.
+    pub(crate) fn take_unsent(&mut self) -> Vec<Request> {
+        if !self.carries_on {
+            return Vec::new();
+        }
+        let queue = std::mem::take(&mut self.queue).into_iter();
+        let request = |message| match message {
+            Message::Request(request) => Some(request),
+            _ => None,
+        };
+        queue.filter_map(request).collect()
+    }
+
     /// Removes a request that was not sent to the server yet.
     pub(crate) fn unqueue(&mut self, id: &RequestId) -> bool {
         let waiting = self.queue.len() + self.undecided.len();
@@ -315,8 +328,8 @@ impl ServerLink {
         self.drop_waiting();
     }
 
-    /// A link was lost that had been up, for the first time: the next one is opened without a
-    /// wait.
+    /// A link was lost that had been up, or could not be carried on, for the first time: the next one is
+    /// opened without a wait.
     pub(crate) fn retry_at_once_after_first_failure(&mut self, now: Millis) {
         if self.failures == 1 {
             self.state = State::Down { again_at: now };

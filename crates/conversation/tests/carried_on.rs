@@ -131,6 +131,32 @@ fn calls_end_with_an_error_if_the_link_cannot_carry_on() {
 }
 
 #[test]
+fn a_request_that_was_not_sent_because_the_link_cannot_carry_on_begins_a_new_session() {
+    let mut world = carried();
+    let first = world.call(1);
+    progress(&mut world, 1, 1, "e1");
+    let cut_at = cursor(&world, first);
+    world.restore(0);
+    let cut = world.listen(Some(cut_at));
+    let new = world.call(2);
+    world.link_open = false;
+    world.step(Event::LinkDown { reason: "another secret".into() });
+    assert_eq!(world.gist(cut), ["1 error -32603"], "it may have been run");
+    assert!(world.gist(new).is_empty());
+    start(&mut world);
+    world.answer(2, "done");
+    assert_eq!(world.gist(new), ["2 result"]);
+
+    // The new link is no other than any: what waits for it when it fails gets an error.
+    world.link_open = false;
+    world.step(Event::LinkDown { reason: "gone".into() });
+    let later = world.call(3);
+    world.wait(1_000);
+    world.step(Event::LinkDown { reason: "gone".into() });
+    assert_eq!(world.gist(later), ["3 error -32603"]);
+}
+
+#[test]
 fn the_stream_without_a_request_goes_on_after_the_last_event_that_the_client_can_get() {
     let mut world = carried();
     let listening = world.listen(None);

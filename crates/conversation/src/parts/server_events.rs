@@ -36,13 +36,17 @@ impl Parts {
     pub(crate) fn on_link_down(&mut self, context: &mut StepContext<'_>, reason: &str) {
         let Some((message, was_up)) = self.link.note_lost(context.now, reason) else { return };
         self.delivery().withdraw_all_requests(context, "the server ended");
+        // A request that came while the link of a former owner was to be carried on has not been sent.
+        let unsent = self.link.take_unsent();
+        let is_begun_anew = was_up || !unsent.is_empty();
+        unsent.into_iter().for_each(|request| self.on_server_returned(request));
         let mut returned = Vec::new();
         while let Some(mut exchange) = self.posts.take_exchange(|e| e.returned.is_some()) {
             let request = exchange.returned.take();
             returned.push((exchange, request));
         }
         self.fail_link(context, &|id| internal_error(id, &message));
-        if was_up {
+        if is_begun_anew {
             self.link.retry_at_once_after_first_failure(context.now);
         }
         for (exchange, request) in returned {
