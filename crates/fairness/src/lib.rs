@@ -13,11 +13,15 @@
 //!
 //! The crate does not know what a message is, nor what is computed.
 
+mod blocks;
 mod computing;
+mod elsewhere;
 mod fair_queue;
 mod permit;
 
+pub use blocks::Blocks;
 pub use computing::{Computing, compute, compute_for_bytes};
+pub use elsewhere::PollElsewhere;
 pub use fair_queue::FairQueue;
 pub use permit::TickPermit;
 
