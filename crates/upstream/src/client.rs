@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 
 use crate::breaker::{Admitted, Breaker};
+use crate::charge::Charge;
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
 use crate::credential::{Credential, Linking, Token, User, refuses_token};
@@ -26,8 +27,9 @@ use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 use crate::left_out::LeftOut;
 use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
-use crate::outgoing::{Outgoing, Sent};
 use crate::reading::{self, EventReader};
+use crate::sending::Outgoing;
+use crate::sent::Sent;
 use crate::settings::HttpSettings;
 use crate::tracked::Answered;
 use crate::url::Url;
@@ -121,6 +123,8 @@ impl Connections {
 struct Events<'a> {
     id: ExchangeId,
     sender: &'a mpsc::Sender<(ExchangeId, ExchangeEvent)>,
+    /// What is charged for bytes that are not sent yet.
+    share: Option<&'a Share>,
 }
 
 impl Events<'_> {
@@ -235,19 +239,20 @@ impl Client {
 
     /// Performs one exchange, and sends its events. The last one satisfies
     /// [`ExchangeEvent::is_last`]. `sent` is dropped or used when that is known. A caller that drops the future
-    /// cuts the connection.
+    /// cuts the connection. What is read is charged to the share of the tenant until it is sent.
     pub async fn perform(
         &self,
         id: ExchangeId,
         exchange: Exchange,
         sent: Option<Sent>,
         events: &mpsc::Sender<(ExchangeId, ExchangeEvent)>,
+        share: Option<&Share>,
     ) {
         if !exchange.after.is_zero() {
             sleep(exchange.after).await;
         }
         let _open = Open::new();
-        let events = Events { id, sender: events };
+        let events = Events { id, sender: events, share };
         let last = match self.attempt(&exchange, sent, &events).await {
             Ok(last) => last,
             Err(failure) => ExchangeEvent::Failed(failure),
@@ -423,7 +428,7 @@ impl Client {
             headers.insert(name, value);
         }
         let request = Request::builder().method(method).uri(url.uri().clone());
-        let request = request.body(Outgoing::new(body.unwrap_or_default(), sent));
+        let request = request.body(Outgoing::new(&self.0.tenant, body.unwrap_or_default(), sent));
         let mut request = request.map_err(|_| Failure::Connect)?;
         *request.headers_mut() = headers;
         Ok(request)
@@ -456,7 +461,8 @@ impl Client {
             Content::Events => self.stream(exchange, body, events).await?,
             _ => {
                 let most = self.0.settings.message_bytes_max;
-                let body = reading::whole(&self.0.tenant, body, most);
+                let mut charge = Charge::new(events.share);
+                let body = reading::whole(&self.0.tenant, body, most, &mut charge);
                 let body = timeout(self.0.settings.silence(), body).await;
                 let body = body.map_err(|_| Failure::Silent)??;
                 let messages = reading::messages(&self.0.tenant, body).await?;
@@ -474,7 +480,7 @@ impl Client {
         events: &Events<'_>,
     ) -> Result<(), Failure> {
         let most = self.0.settings.message_bytes_max.saturating_add(EVENT_FIELDS_BYTES);
-        let mut reader = EventReader::new(&self.0.tenant, most);
+        let mut reader = EventReader::new(&self.0.tenant, most, Charge::new(events.share));
         loop {
             let frame = match exchange.verb {
                 Verb::Listen(_) => body.frame().await,
@@ -489,7 +495,7 @@ impl Client {
             };
             let Some(frame) = frame else { return Ok(()) };
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
-            let (decoded, fed) = reader.feed(data).await;
+            let (decoded, fed) = reader.feed(data).await?;
             for event in decoded {
                 let event = match event.event.as_deref() {
                     Some(ENDPOINT) => self.endpoint(&event)?,

@@ -26,6 +26,9 @@ pub enum Failure {
     /// Nothing was received for too long.
     #[error("the upstream server did not answer in time")]
     Silent,
+    /// The tenant keeps as many bytes as it may.
+    #[error("the tenant keeps too many bytes for a further message of the upstream server")]
+    NoRoom,
     /// A body or an event was too long.
     #[error("the upstream server sent a message that is too large")]
     TooLarge,
@@ -54,6 +57,7 @@ impl Failure {
             | Self::ConnectTimeout
             | Self::HeldBack
             | Self::Busy
+            | Self::NoRoom
             | Self::Lost
             | Self::Silent => true,
             Self::Credential(problem) => problem.is_transient(),
@@ -72,7 +76,7 @@ impl Failure {
             Self::NotPermitted => "not_permitted",
             Self::Connect | Self::ConnectTimeout => "unreachable",
             Self::HeldBack => "held_back",
-            Self::Busy => "busy",
+            Self::Busy | Self::NoRoom => "busy",
             Self::Lost => "lost",
             Self::Silent => "timed_out",
             Self::TooLarge | Self::NotAMessage | Self::ContentType | Self::SessionId => "invalid",

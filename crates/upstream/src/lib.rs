@@ -5,6 +5,7 @@
 //! and bounds each body and each wait. Neither knows a session of Roundhouse, nor what a message is for.
 
 mod breaker;
+mod charge;
 mod client;
 mod connector;
 mod content;
@@ -15,8 +16,9 @@ mod left_out;
 mod machine;
 mod metrics;
 mod networks;
-mod outgoing;
 mod reading;
+mod sending;
+mod sent;
 mod settings;
 mod tracked;
 mod url;
@@ -31,6 +33,7 @@ pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 pub use self::failure::Failure;
 pub use self::machine::{Effect, ExchangeId, Machine};
 pub use self::metrics::register_all;
-pub use self::outgoing::{Sent, WhenSent};
+
+pub use self::sent::{Sent, WhenSent};
 pub use self::settings::{Headers, HttpSettings, Problem};
 pub use self::url::{Url, UrlProblem};

@@ -3,44 +3,42 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use fairness::{TickPermit, compute, compute_for_bytes, is_long};
+use bytes::Bytes;
+use fairness::{Blocks, SHORT_BYTES, TickPermit, compute, compute_for_bytes, is_long};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use protocol::Message;
 use protocol::sse::{Decoder, Event, TooLong};
 
 use crate::Failure;
+use crate::charge::Charge;
 use crate::content;
 use crate::exchange::{ExchangeEvent, HeaderText};
 
-/// Reads a whole body of at most `bytes_max` bytes.
+/// Reads a whole body of at most `bytes_max` bytes, which stay charged.
 pub(crate) async fn whole(
     tenant: &Arc<str>,
     mut body: Incoming,
     bytes_max: usize,
+    charge: &mut Charge,
 ) -> Result<Bytes, Failure> {
     // Nearly all bodies come in one piece, which is not copied.
-    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    let (mut first, mut rest) = (Bytes::new(), Blocks::default());
     while let Some(frame) = body.frame().await {
         let Ok(piece) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
         if first.len() + rest.len() + piece.len() > bytes_max {
             return Err(Failure::TooLarge);
         }
+        charge.set(first.len() + rest.len() + piece.len()).await?;
         TickPermit::for_bytes(tenant, piece.len()).await;
         if first.is_empty() && rest.is_empty() {
             first = piece;
             continue;
         }
-        if rest.is_empty() {
-            // What the head says of the length. Memory that is not written to costs nothing.
-            let more = usize::try_from(body.size_hint().lower()).unwrap_or(bytes_max);
-            rest.reserve((first.len() + piece.len() + more).min(bytes_max));
-            rest.extend_from_slice(&std::mem::take(&mut first));
-        }
-        rest.extend_from_slice(&piece);
+        rest.add(&std::mem::take(&mut first));
+        rest.add(&piece);
     }
-    Ok(if rest.is_empty() { first } else { rest.freeze() })
+    Ok(if rest.is_empty() { first } else { rest.join(tenant).await })
 }
 
 /// The messages of a body. A long one is scanned on another thread.
@@ -52,26 +50,43 @@ pub(crate) async fn messages(tenant: &Arc<str>, body: Bytes) -> Result<Vec<Messa
 pub(crate) struct EventReader<'a> {
     tenant: &'a Arc<str>,
     decoder: Decoder,
+    /// What an event that is not complete is charged to.
+    charge: Charge,
 }
 
 impl<'a> EventReader<'a> {
     /// A reader of events with at most `event_bytes_max` bytes.
-    pub(crate) fn new(tenant: &'a Arc<str>, event_bytes_max: usize) -> Self {
-        Self { tenant, decoder: Decoder::new(event_bytes_max) }
+    pub(crate) fn new(tenant: &'a Arc<str>, event_bytes_max: usize, charge: Charge) -> Self {
+        Self { tenant, decoder: Decoder::new(event_bytes_max), charge }
     }
 
     /// The events that a piece of the stream completes. An error comes after the last of them.
-    pub(crate) async fn feed(&mut self, piece: Bytes) -> (Vec<Event>, Result<(), TooLong>) {
-        TickPermit::for_bytes(self.tenant, piece.len()).await;
-        let mut events = Vec::new();
-        if !is_long(self.decoder.held_bytes()) {
-            let fed = self.decoder.feed(&piece, &mut events);
-            return (events, fed);
+    pub(crate) async fn feed(
+        &mut self,
+        piece: Bytes,
+    ) -> Result<(Vec<Event>, Result<(), TooLong>), Failure> {
+        self.charge.set(self.decoder.held_bytes() + piece.len()).await?;
+        Ok(self.decode(piece).await)
+    }
+
+    async fn decode(&mut self, piece: Bytes) -> (Vec<Event>, Result<(), TooLong>) {
+        let (mut events, mut rest) = (Vec::new(), piece);
+        // A piece with many short lines takes long, so it is read in parts.
+        while !rest.is_empty() && !is_long(self.decoder.held_bytes()) {
+            TickPermit::for_bytes(self.tenant, rest.len()).await;
+            let part = rest.split_to(rest.len().min(SHORT_BYTES));
+            if let Err(too_long) = self.decoder.feed(&part, &mut events) {
+                return (events, Err(too_long));
+            }
         }
+        if rest.is_empty() {
+            return (events, Ok(()));
+        }
+        TickPermit::for_bytes(self.tenant, rest.len()).await;
         // The end of a long line makes the decoder read all of it again.
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
         let (decoder, events, fed) = compute(self.tenant, move || {
-            let fed = decoder.feed(&piece, &mut events);
+            let fed = decoder.feed(&rest, &mut events);
             (decoder, events, fed)
         })
         .await;

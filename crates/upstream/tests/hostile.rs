@@ -302,7 +302,7 @@ async fn closes_when_used_again(connections: usize) -> HttpSettings {
 async fn connections_that_are_closed_when_they_are_used_again_open_no_breaker() {
     const COUNT: usize = 6;
     let settings = closes_when_used_again(COUNT).await;
-    let client = upstream::Client::new("test", "test", &settings).unwrap();
+    let client = client_of(&settings).unwrap();
     let last = async || perform_with(&client, exchange()).await.pop().unwrap();
     let all = async || join_all((0..COUNT).map(|_| last())).await;
     assert!(all().await.iter().all(|last| *last == ExchangeEvent::Ended));

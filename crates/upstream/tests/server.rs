@@ -146,7 +146,7 @@ pub(crate) async fn perform_with(client: &Client, exchange: Exchange) -> Vec<Exc
     let (mut machine, mut effects) = (Machine::new(0), Vec::new());
     machine.send(protocol::Notification::new(protocol::Method::Ping, None).into(), &mut effects);
     let Some(Effect::Start(id, _)) = effects.pop() else { panic!("no exchange") };
-    tokio::spawn(async move { client.perform(id, exchange, None, &sender).await });
+    tokio::spawn(async move { client.perform(id, exchange, None, &sender, None).await });
     let mut received = Vec::new();
     while let Some((_, event)) = events.recv().await {
         received.push(event);
@@ -165,7 +165,7 @@ pub(crate) async fn at_once(client: &Client, verb: Verb, count: usize) -> Vec<Ex
         let Effect::Start(id, _) = effect else { continue };
         let (client, sender, verb) = (client.clone(), sender.clone(), verb.clone());
         let exchange = Exchange { verb, ..exchange() };
-        tasks.spawn(async move { client.perform(id, exchange, None, &sender).await });
+        tasks.spawn(async move { client.perform(id, exchange, None, &sender, None).await });
     }
     // The exchanges with a connection have no event: the server sends nothing.
     let first = events.recv().await.map(|(_, event)| event);

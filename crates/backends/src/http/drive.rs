@@ -51,6 +51,7 @@ pub(super) async fn run(
     let (events_sender, mut events) = mpsc::channel(EVENTS_MAX);
     let mut drive = Drive {
         client,
+        session: sender.clone(),
         tokens,
         machine,
         held: None,
@@ -125,6 +126,8 @@ struct Running {
 
 struct Drive {
     client: Client,
+    /// Knows the tenant's share that is charged for what is read.
+    session: EventSender,
     /// For messages that are no request of a client, if the server needs a token of each user.
     tokens: Option<LatestTokens>,
     machine: Machine,
@@ -213,6 +216,7 @@ impl Drive {
 
     fn start(&mut self, id: ExchangeId, mut exchange: Exchange) {
         let (client, events) = (self.client.clone(), self.events.clone());
+        let share = self.session.share();
         let latest = self.tokens.clone().filter(|_| exchange.tokens.is_none());
         let is_request = matches!(exchange.verb, Verb::Request(_));
         let (sent, when_sent) = is_request.then(Sent::new).unzip();
@@ -230,7 +234,7 @@ impl Drive {
                 sleep(std::mem::take(&mut exchange.after)).await;
                 exchange.tokens = first(latest).await;
             }
-            client.perform(id, exchange, sent, &events).await;
+            client.perform(id, exchange, sent, &events, share.as_ref()).await;
         });
         self.running.insert(id, Running { task, when_sent });
     }
@@ -269,7 +273,7 @@ impl Drive {
         if for_good && let Some((id, mut exchange)) = self.machine.delete() {
             exchange.tokens = self.tokens.and_then(|tokens| tokens.borrow().clone());
             let (sender, _events) = mpsc::channel(1);
-            self.client.perform(id, exchange, None, &sender).await;
+            self.client.perform(id, exchange, None, &sender, None).await;
         }
     }
 }

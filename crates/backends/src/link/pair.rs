@@ -323,9 +323,9 @@ impl ServerEnd {
         self.sender.send(event).await
     }
 
-    /// The share of the session's tenant to which the link is charged, if it is.
+    /// As [`EventSender::share`].
     pub fn share(&self) -> Option<Share> {
-        lock(&self.sender.0.to_session).share.clone()
+        self.sender.share()
     }
 
     /// A sender for another task.
@@ -352,6 +352,11 @@ impl Drop for ServerEnd {
 pub struct EventSender(Arc<Shared>);
 
 impl EventSender {
+    /// The share of the session's tenant to which the link is charged, if it is.
+    pub fn share(&self) -> Option<Share> {
+        lock(&self.0.to_session).share.clone()
+    }
+
     /// Sends an event to the session; waits while the queue is full. After `Down`, no further
     /// event can be sent.
     pub async fn send(&self, event: LinkEvent) -> Result<(), Gone> {
