@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use actix_http::Payload;
 use actix_http::error::PayloadError;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use fairness::{Blocks, TickPermit};
 use futures_util::Stream;
 use tokio::time::{Instant, timeout_at};
 
@@ -188,8 +189,8 @@ impl Collecting {
             arriving.count(&self.unfinished, tenant, first.len()).await?;
         }
         let Some(second) = arriving.next().await? else { return Ok(first) };
-        let mut body = BytesMut::with_capacity((first.len() * 4).min(bound.bytes_max));
-        body.extend_from_slice(&first);
+        let mut body = Blocks::default();
+        body.add(&first);
         drop(first);
         let mut more = Some(second);
         while let Some(chunk) = more {
@@ -197,10 +198,12 @@ impl Collecting {
                 return Err(bound.exceeded());
             }
             arriving.count(&self.unfinished, tenant, chunk.len()).await?;
-            body.extend_from_slice(&chunk);
+            // Until there is a permit, the HTTP layer reads no further.
+            TickPermit::for_bytes(tenant, chunk.len()).await;
+            body.add(&chunk);
             more = arriving.next().await?;
         }
-        Ok(body.freeze())
+        Ok(body.join(tenant).await)
     }
 }
 

@@ -5,10 +5,12 @@
 //! HTTP layer drops the body, and with it the reply stream: the session then detects the
 //! disconnect.
 
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use actors::{Frame, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
+use fairness::{Computing, compute, is_long};
 use protocol::sse;
 use telemetry::Outcome;
 
@@ -29,7 +31,8 @@ const CHUNK_BYTES_MIN: usize = 128;
 pub(crate) struct SseBody {
     replies: ReplyStream,
     buffer: BytesMut,
-    /// A chunk that is longer than [`CHUNK_BYTES`], as far as it was not written.
+    /// The text of a message, as far as it was not written. What precedes it is in the buffer or was
+    /// written.
     long: Pieces,
     end: End,
     /// Is this the only stream of a session of HTTP+SSE: does it carry the responses to all of its POSTs?
@@ -38,6 +41,8 @@ pub(crate) struct SseBody {
     lapse: Lapse,
     /// What the client may see; `None`: everything.
     grant: Option<Box<Grant>>,
+    /// A long message of which another thread leaves out what the client may not see, and the grant.
+    filtering: Option<Computing<(Box<Grant>, Frame)>>,
     exchange: Exchange,
     _open: GaugeGuard,
     _present: Present,
@@ -80,6 +85,7 @@ impl SseBody {
             carries_all: false,
             lapse,
             grant,
+            filtering: None,
             exchange,
             _open: GaugeGuard::new(&STREAMS),
             _present: present,
@@ -99,7 +105,11 @@ impl SseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Broken>>> {
         if let Some(piece) = ready!(self.long.poll_piece(context)) {
-            return Poll::Ready(Some(Ok(piece)));
+            if self.long.len() == 0 {
+                self.buffer.extend_from_slice(sse::END_OF_MESSAGE);
+            }
+            self.exchange.sent(piece.len());
+            return Poll::Ready(Some(Ok(sse::part_of_line(piece))));
         }
         let within = self.exchange.enter_span();
         self.fill(context);
@@ -108,12 +118,7 @@ impl SseBody {
             // The buffer is not kept: most streams are idle most of the time.
             let chunk = std::mem::take(&mut self.buffer).freeze();
             self.exchange.sent(chunk.len());
-            if chunk.len() <= CHUNK_BYTES {
-                return Poll::Ready(Some(Ok(chunk)));
-            }
-            let long = Pieces::new(chunk).charged(|bytes| self.replies.charge(bytes));
-            self.long = long.of_tenant(self.replies.tenant());
-            return self.long.poll_piece(context).map(|piece| piece.map(Ok));
+            return Poll::Ready(Some(Ok(chunk)));
         }
         match self.end {
             End::Open => Poll::Pending,
@@ -135,20 +140,32 @@ impl SseBody {
         if self.end == End::Open && self.lapse.as_mut().poll(context).is_ready() {
             self.end = End::Breaking;
         }
-        while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
+        while self.end == End::Open && self.buffer.len() < CHUNK_BYTES && self.long.len() == 0 {
+            if let Some(filtering) = &mut self.filtering {
+                let Poll::Ready((grant, frame)) = Pin::new(filtering).poll(context) else { return };
+                (self.grant, self.filtering) = (Some(grant), None);
+                self.add(frame);
+                continue;
+            }
             match self.replies.poll_next(context) {
-                Poll::Ready(Some(ReplyEvent::Frame(mut frame))) => {
-                    if let (Some(grant), Frame::Message { data, .. }) = (&self.grant, &mut frame) {
-                        *data = grant.filter(std::mem::take(data));
+                Poll::Ready(Some(ReplyEvent::Frame(frame))) => match (self.grant.take(), frame) {
+                    (Some(grant), Frame::Message { id, data }) if is_long(data.len()) => {
+                        let filtered = move || {
+                            let data = grant.filter(data);
+                            (grant, Frame::Message { id, data })
+                        };
+                        self.filtering = Some(compute(self.replies.tenant(), filtered));
                     }
-                    if let Frame::Message { data, .. } = &frame {
-                        match self.carries_all {
-                            true => self.exchange.passed_on(data),
-                            false => self.exchange.answered(data),
-                        }
+                    (Some(grant), Frame::Message { id, data }) => {
+                        let data = grant.filter(data);
+                        self.grant = Some(grant);
+                        self.add(Frame::Message { id, data });
                     }
-                    encode(&mut self.buffer, &frame);
-                }
+                    (grant, frame) => {
+                        self.grant = grant;
+                        self.add(frame);
+                    }
+                },
                 // The head is written already; a duplex session's stream is open from the start.
                 Poll::Ready(Some(ReplyEvent::Open { .. } | ReplyEvent::Answer(_))) => {}
                 Poll::Ready(Some(
@@ -159,6 +176,30 @@ impl SseBody {
                 Poll::Ready(None) => self.end = End::Finished,
                 Poll::Pending => return,
             }
+        }
+    }
+
+    /// Adds a frame that the client may see.
+    fn add(&mut self, frame: Frame) {
+        if let Frame::Message { data, .. } = &frame {
+            match self.carries_all {
+                true => self.exchange.passed_on(data),
+                false => self.exchange.answered(data),
+            }
+        }
+        self.encode(frame);
+    }
+
+    /// Encodes a frame. The text of a message that does not fit into the chunk is not copied.
+    fn encode(&mut self, frame: Frame) {
+        match frame {
+            Frame::Message { id, data } if self.buffer.len() + data.len() > CHUNK_BYTES => {
+                let id = id.map(|id| id.to_string());
+                sse::begin_message(&mut self.buffer, MESSAGE, id.as_deref());
+                let long = Pieces::new(data).charged(|bytes| self.replies.charge(bytes));
+                self.long = long.of_tenant(self.replies.tenant());
+            }
+            frame => encode(&mut self.buffer, &frame),
         }
     }
 }

@@ -10,6 +10,7 @@ use actix_http::{Method, Response, StatusCode};
 use actors::{Answer, Opened, Refusal, ReplyEvent, ReplyStream};
 use budget::GRANULE_BYTES;
 use bytes::{BufMut, Bytes, BytesMut};
+use fairness::{compute, is_long};
 use protocol::{
     Body as Posted, ErrorCode, Message, Mirrored, Rejection, RequestId, Revision, SessionId,
 };
@@ -263,7 +264,7 @@ async fn await_response(
     request.exchange.served(&replies);
     match first {
         Some(ReplyEvent::Answer(answer)) => {
-            let answer = visible(request, answer);
+            let answer = visible(request, answer).await;
             note_answer(request.exchange, &answer);
             let response = response_of(answer, session)?;
             request.accepted();
@@ -307,10 +308,15 @@ fn charged(response: Response<Body>, replies: &ReplyStream) -> Response<Body> {
     })
 }
 
-/// The answer as its client may see it.
-fn visible(request: &FrontRequest<'_>, answer: Answer) -> Answer {
+/// The answer as its client may see it. A long one is read on another thread.
+async fn visible(request: &FrontRequest<'_>, answer: Answer) -> Answer {
     let Some(grant) = &request.credential.grant else { return answer };
     match answer {
+        Answer::Json(message) if is_long(message.len()) => {
+            let grant = grant.clone();
+            let filtered = compute(&request.tenant.name, move || grant.filter(message));
+            Answer::Json(filtered.await)
+        }
         Answer::Json(message) => Answer::Json(grant.filter(message)),
         Answer::Array(messages) => {
             Answer::Array(messages.into_iter().map(|message| grant.filter(message)).collect())

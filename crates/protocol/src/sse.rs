@@ -10,21 +10,42 @@ mod decode;
 #[cfg(any(test, feature = "sse-decoder"))]
 pub use decode::{Decoder, Event, TooLong};
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
+use memchr::memchr2;
 
 /// Writes a JSON-RPC message. `name` is the event's name: an event without one counts as
 /// `message`, the only name that clients of 2024-11-05 support. `line` is JSON on one line; a raw
 /// line break, which occurs only between tokens, is replaced by a space.
 pub fn message(out: &mut BytesMut, name: Option<&str>, id: Option<&str>, line: &[u8]) {
     out.reserve(line.len() + 64);
+    begin_message(out, name, id);
+    put_line(out, line);
+    out.put_slice(END_OF_MESSAGE);
+}
+
+/// What follows the text of a message.
+pub const END_OF_MESSAGE: &[u8] = b"\n\n";
+
+/// Writes what precedes the text of a message, as [`message`] does. [`part_of_line`] makes the text of its
+/// parts.
+pub fn begin_message(out: &mut BytesMut, name: Option<&str>, id: Option<&str>) {
     if let Some(name) = name {
         field(out, b"event: ", name.as_bytes());
     }
     if let Some(id) = id {
         identify(out, id);
     }
-    field(out, b"data: ", line);
-    out.put_u8(b'\n');
+    out.put_slice(b"data: ");
+}
+
+/// A part of the text of a message, without line breaks. It is copied only if it has one.
+pub fn part_of_line(part: Bytes) -> Bytes {
+    if memchr2(b'\n', b'\r', &part).is_none() {
+        return part;
+    }
+    let mut out = BytesMut::with_capacity(part.len());
+    put_line(&mut out, &part);
+    out.freeze()
 }
 
 /// Writes an id without a message, so that the client can resume from this point (SSE-04), and
@@ -65,14 +86,19 @@ fn identify(out: &mut BytesMut, id: &str) {
 
 fn field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     out.put_slice(name);
-    let mut rest = value;
-    while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
+    put_line(out, value);
+    out.put_u8(b'\n');
+}
+
+/// Writes a text with a space in place of each line break.
+fn put_line(out: &mut BytesMut, text: &[u8]) {
+    let mut rest = text;
+    while let Some(end) = memchr2(b'\n', b'\r', rest) {
         out.put_slice(&rest[..end]);
         out.put_u8(b' ');
         rest = &rest[end + 1..];
     }
     out.put_slice(rest);
-    out.put_u8(b'\n');
 }
 
 #[cfg(test)]
