@@ -5,8 +5,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// The most bytes that are reserved for a message before they arrive. The buffer then grows with
-/// the pieces, so that a peer cannot reserve memory by an announcement alone.
+/// The most bytes that are reserved for a message before they arrive, so that a peer cannot reserve much
+/// memory by an announcement alone. Once so many have arrived, the buffer has room for the whole message:
+/// one that grows with the pieces would copy them again and again.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 /// A message that has not arrived completely.
@@ -59,6 +60,9 @@ impl Assembly {
         let Some(left) = left.filter(|left| *left as u64 == rest && !body.is_empty()) else {
             return Next::Malformed;
         };
+        if self.bytes.capacity() - self.bytes.len() < body.len() {
+            self.bytes.reserve(self.rest);
+        }
         self.bytes.extend_from_slice(body);
         self.rest = left;
         if left > 0 {

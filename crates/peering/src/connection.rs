@@ -32,6 +32,9 @@ const KEPT_BYTES: usize = 2 * ENOUGH_BYTES;
 /// The number of frames that are read before the task yields.
 const TAKEN_IN_A_ROW: usize = 64;
 
+/// The number of bytes that are read before the task yields: few frames of a long message.
+const READ_IN_A_ROW: usize = 128 << 10;
+
 /// The most rounds of collecting and writing in one tick, if other threads add frames meanwhile.
 const WRITTEN_IN_A_ROW: usize = 4;
 
@@ -329,7 +332,7 @@ pub(crate) struct RunningConnection<'a, P> {
 impl<P: FrameHandler> RunningConnection<'_, P> {
     /// Reads and handles frames.
     fn read_frames(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
-        let (mut last_read, mut taken) = (false, 0);
+        let (mut read, mut taken) = (0, 0);
         let listened = loop {
             match self.inbox.next() {
                 Ok(Some(frame)) => {
@@ -347,14 +350,18 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
                 Ok(None) => {}
                 Err(_) => break Err(Ended::Malformed),
             }
+            if read >= READ_IN_A_ROW {
+                context.waker().wake_by_ref();
+                break Ok(());
+            }
             match self.inbox.poll_fill(self.wire, context) {
                 Poll::Pending => break Ok(()),
                 Poll::Ready(Ok(0)) => break Err(Ended::Closed),
-                Poll::Ready(Ok(_)) => last_read = true,
+                Poll::Ready(Ok(length)) => read += length,
                 Poll::Ready(Err(error)) => break Err(Ended::Broken(error)),
             }
         };
-        if last_read || taken > 0 {
+        if read > 0 || taken > 0 {
             self.last_read = Instant::now();
             if !self.heartbeat.pings && self.last_ping + self.heartbeat.every <= self.last_read {
                 self.last_ping = self.last_read;

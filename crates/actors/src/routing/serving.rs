@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use cluster::{CallError, ForwardedCall, PeerCallHandler, Replies};
-use conversation::{Answer, Refusal};
+use conversation::{Answer, Frame, Refusal};
+use fairness::{Computing, compute, is_long};
 use ownership::SessionRequest;
 use protocol::{Body, Message, Request, TraceContext, UpstreamTokens};
 use telemetry::{Span, Spanned, enter_span};
@@ -160,6 +161,8 @@ pub(super) struct EncodedReply {
     reply: LocalReply,
     /// The format of the call.
     format: Format,
+    /// A long event, which another thread encodes: to copy it takes milliseconds.
+    encoding: Option<Computing<Bytes>>,
     /// Whether an event was encoded: the first one says what logs say of the session.
     has_begun: bool,
     /// The tokens of the call, until one of them is refused: the caller gets others.
@@ -170,7 +173,19 @@ pub(super) struct EncodedReply {
 
 impl EncodedReply {
     pub(super) fn new(reply: LocalReply, format: Format, tokens: Option<UpstreamTokens>) -> Self {
-        Self { reply, format, has_begun: false, tokens, _spans: Vec::new() }
+        Self { reply, format, encoding: None, has_begun: false, tokens, _spans: Vec::new() }
+    }
+
+    /// What the next event says beside itself.
+    fn about(&mut self) -> About {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let handshake = self.reply.handshake().filter(|_| is_first).cloned();
+        let refused = self.tokens.iter().flat_map(UpstreamTokens::refused);
+        let refused: Vec<_> = refused.map(|token| token.backend.to_string()).collect();
+        if !refused.is_empty() {
+            self.tokens = None;
+        }
+        About { handshake, refused }
     }
 
     pub(super) fn within(self, spans: Vec<Span>) -> Self {
@@ -180,20 +195,37 @@ impl EncodedReply {
 
 impl Replies for EncodedReply {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
-        let event = ready!(self.reply.poll_next(context));
-        let is_first = !std::mem::replace(&mut self.has_begun, true);
-        let handshake = self.reply.handshake().filter(|_| is_first);
-        let refused = self.tokens.iter().flat_map(UpstreamTokens::refused);
-        let refused: Vec<_> = refused.map(|token| token.backend.to_string()).collect();
-        if !refused.is_empty() {
-            self.tokens = None;
+        loop {
+            if let Some(encoding) = &mut self.encoding {
+                let encoded = ready!(Pin::new(encoding).poll(context));
+                self.encoding = None;
+                return Poll::Ready(Some(Ok(encoded)));
+            }
+            let Some(event) = ready!(self.reply.poll_next(context)) else {
+                return Poll::Ready(None);
+            };
+            let (about, format) = (self.about(), self.format);
+            if !is_long(bytes_of(&event)) {
+                let encoded = reply_codec::encode_about(&event, about, format);
+                return Poll::Ready(Some(Ok(encoded)));
+            }
+            self.encoding = Some(compute(self.reply.tenant(), move || {
+                reply_codec::encode_about(&event, about, format)
+            }));
         }
-        let about = About { handshake: handshake.cloned(), refused };
-        Poll::Ready(event.map(|event| Ok(reply_codec::encode_about(&event, about, self.format))))
     }
 
     fn is_over(&self) -> bool {
-        self.reply.is_over()
+        self.encoding.is_none() && self.reply.is_over()
+    }
+}
+
+/// The bytes of the messages of an event.
+fn bytes_of(event: &ReplyEvent) -> usize {
+    match event {
+        ReplyEvent::Answer(answer) => answer.bytes(),
+        ReplyEvent::Frame(Frame::Message { data, .. }) => data.len(),
+        _ => 0,
     }
 }
 

@@ -435,6 +435,12 @@ impl SessionActor {
 
     /// Passes a message to the session.
     fn deliver(&mut self, event: Event, sink: Option<Sink>, now: Millis) {
+        self.add_sink(sink, now);
+        self.step(now, event);
+    }
+
+    /// Adds the connection of a request that is about to be passed to the session.
+    fn add_sink(&mut self, sink: Option<Sink>, now: Millis) {
         if let Some(sink) = sink {
             // An earlier check for readers that have left did not include a sink that had not
             // arrived yet.
@@ -444,7 +450,6 @@ impl SessionActor {
             self.sinks.push(sink);
             self.judge_budget(now);
         }
-        self.step(now, event);
     }
 
     /// Whether the log writer is to be polled now. A session that its node may have lost is claimed
@@ -520,8 +525,8 @@ impl SessionActor {
         let is_next =
             self.following.is_empty() && self.deferred.is_empty() && self.parked_effects.is_empty();
         if is_next && self.may_act() {
-            self.deliver(event, sink, now);
-            return self.run_until_idle(now);
+            self.add_sink(sink, now);
+            return self.handle_at(now, event);
         }
         let deferred_max = self.context.settings.mailbox_max.max(1);
         match self.deferred.push(event, sink, now, deferred_max) {

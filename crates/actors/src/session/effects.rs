@@ -44,6 +44,11 @@ impl SessionActor {
             // The session may fall asleep by this event.
             self.judge_store(now);
         }
+        self.handle_at(now, event);
+    }
+
+    /// Passes one event of this time to the session: a long message on another thread.
+    pub(super) fn handle_at(&mut self, now: Millis, event: Event) {
         if let Some(bytes) = long_bytes(&event) {
             return self.begin_long_step(now, event, bytes);
         }

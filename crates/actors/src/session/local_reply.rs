@@ -29,6 +29,11 @@ impl LocalReply {
         self.handle.handshake()
     }
 
+    /// The name of the tenant.
+    pub(crate) fn tenant(&self) -> &Arc<str> {
+        self.handle.tenant()
+    }
+
     /// Whether the last event of the reply was taken.
     pub(crate) fn is_over(&self) -> bool {
         self.queue.is_over()

@@ -1,4 +1,4 @@
-//! Steps of a session with a long message of its server, which take milliseconds. A thread with a lower
+//! Steps of a session with a long message of its client or its server, which take milliseconds. A thread with a lower
 //! priority runs them, so that they delay the sessions of other tenants little. The actor waits, and
 //! handles nothing else meanwhile.
 
@@ -16,12 +16,12 @@ pub(super) struct LongStep {
 /// The machine after the step, and its effects; `None` after a panic.
 pub(super) type Stepped = (Box<Session>, Option<Vec<Effect>>);
 
-/// The bytes of a long message of the server.
+/// The bytes of a long message.
 pub(super) fn long_bytes(event: &Event) -> Option<usize> {
-    match event {
-        Event::ServerMessage { message, .. } => {
-            Some(message.raw().len()).filter(|bytes| is_long(*bytes))
-        }
-        _ => None,
-    }
+    let bytes = match event {
+        Event::ServerMessage { message, .. } => message.raw().len(),
+        Event::Posted { body, .. } => body.bytes(),
+        _ => return None,
+    };
+    Some(bytes).filter(|bytes| is_long(*bytes))
 }
