@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use fairness::{PollElsewhere, is_long};
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
@@ -40,7 +41,7 @@ pub(super) struct InPlace {
 /// The calls and notifications that the handler has not finished.
 #[derive(Default)]
 struct InFlight {
-    running: FuturesUnordered<Abortable<Running>>,
+    running: FuturesUnordered<Abortable<Place>>,
     /// The running calls that can be cancelled.
     calls: HashMap<RequestId, AbortHandle>,
 }
@@ -84,10 +85,10 @@ impl InPlace {
             }
             _ => {}
         }
-        let id = request.id.clone();
+        let (id, bytes) = (request.id.clone(), request.raw().len());
         let call = Call { request, channel: Arc::clone(&self.channel) };
         let work = Work::Call(id.clone(), Arc::clone(&self.served).call(call));
-        match self.start_work(work, context) {
+        match self.start_work(work, bytes, context) {
             Started::Done(answer) => answer,
             Started::Running(handle) => {
                 self.in_flight.get_or_insert_default().calls.insert(id, handle);
@@ -104,8 +105,10 @@ impl InPlace {
         if notification.method == Method::Cancelled {
             self.on_cancelled(&notification);
         } else if self.in_flight() < CALLS_MAX {
+            let bytes = notification.raw().len();
             let notice = Notice { notification, channel: Arc::clone(&self.channel) };
-            self.start_work(Work::Notice(Arc::clone(&self.served).notified(notice)), context);
+            let work = Work::Notice(Arc::clone(&self.served).notified(notice));
+            self.start_work(work, bytes, context);
         }
         None
     }
@@ -130,8 +133,13 @@ impl InPlace {
         self.in_flight.as_ref().map_or(0, |in_flight| in_flight.running.len())
     }
 
-    fn start_work(&mut self, work: Work, context: &mut Context<'_>) -> Started {
-        let mut running = Running(work);
+    /// Starts the work for a message of so many bytes.
+    fn start_work(&mut self, work: Work, bytes: usize, context: &mut Context<'_>) -> Started {
+        let share = if is_long(bytes) { self.end.share() } else { None };
+        let mut running = match share {
+            None => Place::Here(Running(work)),
+            Some(share) => Place::Elsewhere(PollElsewhere::new(share.tenant(), Running(work))),
+        };
         if let Poll::Ready(answer) = Pin::new(&mut running).poll(context) {
             return Started::Done(answer);
         }
@@ -212,6 +220,23 @@ enum Started {
 enum Work {
     Call(RequestId, Boxed<Result<Bytes, Error>>),
     Notice(Boxed<()>),
+}
+
+/// Where the handler works. It reads a long message on another thread.
+enum Place {
+    Here(Running),
+    Elsewhere(PollElsewhere<Running>),
+}
+
+impl Future for Place {
+    type Output = Option<Response>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Self::Here(running) => Pin::new(running).poll(context),
+            Self::Elsewhere(running) => Pin::new(running).poll(context),
+        }
+    }
 }
 
 /// One call or notification that the handler has not finished. Its output is the response, if any.

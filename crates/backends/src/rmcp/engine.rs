@@ -16,6 +16,7 @@ use ::rmcp::model::{
 };
 use ::rmcp::service::RequestContext;
 use ::rmcp::{ErrorData, Peer, RoleServer, Service};
+use fairness::{PollElsewhere, is_long};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use protocol::{ErrorCode, Message, Notification, Request, RequestId, Response};
@@ -87,25 +88,30 @@ impl<S: Service<RoleServer>> InPlace<S> {
     }
 
     fn on_request(&mut self, request: &Request, context: &mut Context<'_>) -> Option<Response> {
-        let decoded = match read::request(request) {
-            Ok(decoded) => decoded,
-            Err(error) => return Some(error_response(&request.id, &error)),
+        // A long one is read on another thread, which polls the service as well.
+        let share = if is_long(request.raw().len()) { self.end.share() } else { None };
+        let call = match share {
+            Some(share) => Asked::Long(request.clone(), share.tenant().clone()),
+            None => match read::request(request) {
+                Ok(decoded) => Asked::Short(decoded),
+                Err(error) => return Some(error_response(&request.id, &error)),
+            },
         };
         if self.running.len() >= CALLS_MAX {
             let (code, busy) = (ErrorCode::Refused, "too many calls at once; try again later");
             return Some(Response::error(Some(request.id.clone()), code.number(), busy, None));
         }
-        let mut call = self.start_call(request, decoded);
+        let mut call = self.start_call(request, call);
         if let Poll::Ready(ended) = Pin::new(&mut call).poll(context) {
             self.release_peer_loop(&ended);
-            return Some(ended.answer());
+            return Some(ended.answer);
         }
         self.calls.insert(call.id.clone(), (call.serial, call.token.clone()));
         self.running.push(call);
         None
     }
 
-    fn start_call(&mut self, request: &Request, decoded: DecodedRequest) -> Running {
+    fn start_call(&mut self, request: &Request, asked: Asked) -> Running {
         let peer_loop = self.take_peer_loop();
         self.peer_loops[peer_loop].assign_request(Some(request.id.clone()));
         let peer = self.peer_loops[peer_loop].peer().clone();
@@ -113,17 +119,22 @@ impl<S: Service<RoleServer>> InPlace<S> {
         let mut context = RequestContext::new(read::id(&request.id), peer);
         // The service may cancel its own token, which does not cancel the call.
         context.ct = token.child_token();
-        context.meta = decoded.meta;
-        context.extensions = decoded.extensions;
         let service = Arc::clone(&self.service);
-        let future: Boxed = match decoded.request {
-            ClientRequest::InitializeRequest(asked) => {
-                Box::pin(async move { initialize(&*service, asked.params, context).await })
+        let id = request.id.clone();
+        let work = match asked {
+            Asked::Short(decoded) => {
+                Place::Here(Answering { id, future: Box::pin(serve(service, decoded, context)) })
             }
-            request => Box::pin(async move { service.handle_request(request, context).await }),
+            Asked::Long(request, tenant) => {
+                let future: Boxed = Box::pin(async move {
+                    let decoded = read::request(&request)?;
+                    serve(service, decoded, context).await
+                });
+                Place::Elsewhere(PollElsewhere::new(&tenant, Answering { id, future }))
+            }
         };
         self.serials += 1;
-        Running { id: request.id.clone(), serial: self.serials, peer_loop, token, future }
+        Running { id: request.id.clone(), serial: self.serials, peer_loop, token, work }
     }
 
     fn take_peer_loop(&mut self) -> usize {
@@ -155,7 +166,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
             // Another call may have its id by now.
             if self.calls.get(&ended.id).is_some_and(|(serial, _)| *serial == ended.serial) {
                 self.calls.remove(&ended.id);
-                return Some(ended.answer());
+                return Some(ended.answer);
             }
         }
         None
@@ -235,12 +246,31 @@ impl<S: Service<RoleServer>> Drop for InPlace<S> {
 
 type Boxed = Pin<Box<dyn Future<Output = Result<ServerResult, ErrorData>> + Send>>;
 
+/// A request of the client.
+enum Asked {
+    Short(DecodedRequest),
+    /// A long one, which is not read yet, and its tenant.
+    Long(Request, Arc<str>),
+}
+
 /// One call that the service has not finished.
 struct Running {
     id: RequestId,
     serial: u64,
     peer_loop: usize,
     token: CancellationToken,
+    work: Place,
+}
+
+/// Where the service works on a call.
+enum Place {
+    Here(Answering),
+    Elsewhere(PollElsewhere<Answering>),
+}
+
+/// The work of the service. Its output is the answer.
+struct Answering {
+    id: RequestId,
     future: Boxed,
 }
 
@@ -250,34 +280,61 @@ struct Ended {
     serial: u64,
     peer_loop: usize,
     token: CancellationToken,
-    outcome: Result<ServerResult, ErrorData>,
+    answer: Response,
 }
 
 impl Future for Running {
     type Output = Ended;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
-        let polled = catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(context)));
-        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked()))).map(|outcome| Ended {
+        let polled = match &mut self.work {
+            Place::Here(answering) => Pin::new(answering).poll(context),
+            Place::Elsewhere(answering) => Pin::new(answering).poll(context),
+        };
+        polled.map(|answer| Ended {
             id: self.id.clone(),
             serial: self.serial,
             peer_loop: self.peer_loop,
             token: self.token.clone(),
-            outcome,
+            answer,
         })
     }
 }
 
-impl Ended {
-    fn answer(&self) -> Response {
-        match self.outcome.as_ref().map(serde_json::to_vec) {
-            Ok(Ok(result)) => Response::result(self.id.clone(), &result),
-            Ok(Err(_)) => {
-                let error = ErrorData::internal_error("the result cannot be written as JSON", None);
-                error_response(&self.id, &error)
-            }
-            Err(error) => error_response(&self.id, error),
+impl Future for Answering {
+    type Output = Response;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        let polled = catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(context)));
+        let outcome = polled.unwrap_or_else(|_| Poll::Ready(Err(panicked())));
+        outcome.map(|outcome| answer(&self.id, outcome.as_ref().map(serde_json::to_vec)))
+    }
+}
+
+fn answer(id: &RequestId, outcome: Result<serde_json::Result<Vec<u8>>, &ErrorData>) -> Response {
+    match outcome {
+        Ok(Ok(result)) => Response::result(id.clone(), &result),
+        Ok(Err(_)) => {
+            let error = ErrorData::internal_error("the result cannot be written as JSON", None);
+            error_response(id, &error)
         }
+        Err(error) => error_response(id, error),
+    }
+}
+
+/// Has the service work on a request.
+async fn serve<S: Service<RoleServer>>(
+    service: Arc<S>,
+    decoded: DecodedRequest,
+    mut context: RequestContext<RoleServer>,
+) -> Result<ServerResult, ErrorData> {
+    context.meta = decoded.meta;
+    context.extensions = decoded.extensions;
+    match decoded.request {
+        ClientRequest::InitializeRequest(asked) => {
+            initialize(&*service, asked.params, context).await
+        }
+        request => service.handle_request(request, context).await,
     }
 }
 
