@@ -37,4 +37,38 @@ impl Charge {
         }
         Ok(())
     }
+
+    /// Charges so many bytes in all, which are not more than before.
+    pub(crate) fn lower(&mut self, bytes: usize) {
+        if let Some(held) = &mut self.0 {
+            held.set(in_granules(bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use budget::{Budget, GRANULE_BYTES, ShareLimits};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_read_while_the_tenant_keeps_too_much_and_all_is_given_back() {
+        let limits = ShareLimits { min: 0, max: 2 * GRANULE_BYTES };
+        let budget = Budget::new(10 * GRANULE_BYTES, [("a".into(), limits)]);
+        let share = budget.share("a").unwrap();
+        let mut charge = Charge::new(Some(&share));
+        charge.set(GRANULE_BYTES).await.unwrap();
+        assert_eq!(share.used(), GRANULE_BYTES);
+
+        share.charge(2 * GRANULE_BYTES);
+        let waiting = tokio::spawn(async move { charge.set(2 * GRANULE_BYTES).await });
+        while share.used() < 4 * GRANULE_BYTES {
+            tokio::task::yield_now().await;
+        }
+        assert!(!waiting.is_finished());
+        share.release(2 * GRANULE_BYTES);
+        waiting.await.unwrap().unwrap();
+        assert_eq!(share.used(), 0);
+    }
 }

@@ -66,7 +66,9 @@ impl<'a> EventReader<'a> {
         piece: Bytes,
     ) -> Result<(Vec<Event>, Result<(), TooLong>), Failure> {
         self.charge.set(self.decoder.held_bytes() + piece.len()).await?;
-        Ok(self.decode(piece).await)
+        let decoded = self.decode(piece).await;
+        self.charge.lower(self.decoder.held_bytes());
+        Ok(decoded)
     }
 
     async fn decode(&mut self, piece: Bytes) -> (Vec<Event>, Result<(), TooLong>) {
