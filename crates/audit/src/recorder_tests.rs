@@ -255,8 +255,12 @@ fn with_block_a_call_that_waits_for_another_thread_is_refused_in_time() {
         // The task of this thread has seen that nothing waits.
         tokio::task::yield_now().await;
         let held = async { begin(&one, &"acme".into(), &entry("x")).await };
+        let began = Instant::now();
         let held = tokio::time::timeout(Duration::from_secs(10), held).await;
         assert_eq!(held, Ok(Err(Held)));
+        // A wait that nothing ended is looked at again when the timeout is over.
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
     });
 }
 
