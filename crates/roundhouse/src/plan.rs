@@ -344,7 +344,9 @@ impl Kinds<'_> {
             }
             BackendSettings::Http(http) => {
                 let mut http = read_http(&http.http, tenant, &at, self.secrets)?;
-                http.credential.sign_in.issuer = issuer.to_owned();
+                if settings.links_accounts() {
+                    http.credential.sign_in.issuer = issuer.to_owned();
+                }
                 // Without its share the tenant would have no bound.
                 let share =
                     self.budgets.session_bytes.share(tenant).ok_or_else(|| uncounted(&at))?;
