@@ -1,7 +1,7 @@
 //! The pages by which a user links an account at an upstream server: `/{tenant}/link/{id}`, and two to which
 //! authorization servers send the browser back.
 //!
-//! Whoever opens a link has to be the user whose client it was made for: an attacker who sends a link of their own
+//! The user who opens a link has to be the one whose client it was made for: an attacker who sends a link of their own
 //! to another user must not get tokens for that one's account. So the browser signs in at the issuer of the tenant
 //! first, and the token that comes of it is verified as that of a client is.
 

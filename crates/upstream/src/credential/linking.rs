@@ -2,7 +2,7 @@
 //!
 //! 1. A request of the user's client needs a token, and there is none: [`Linking::begin`] makes a link, whose page
 //!    the client has the user open.
-//! 2. The page has the browser sign in at the issuer of the tenant: whoever opens it must be the user whose
+//! 2. The page has the browser sign in at the issuer of the tenant: the user who opens it must be the one whose
 //!    client it was made for.
 //! 3. Then the user agrees at the authorization server of the upstream server, and the node gets the tokens.
 //!
