@@ -56,7 +56,7 @@ pub struct HttpSettings {
     pub allow_networks: Vec<IpNet>,
     /// The revision of MCP that it is asked for. Without it, it is asked for that of each client, or for the
     /// newest stable one if the client has a later one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub revision: Option<String>,
     /// Its sessions have a state that clients rely on: if it has lost one, the client's session ends, or, of
     /// a session with several servers, the tools of this one fail.
