@@ -73,10 +73,16 @@ async fn a_server_of_the_draft_gets_the_headers_that_mirror_each_message() -> Re
         let count = json!({ "n": 3, "interval_ms": 5 });
         let call = client.call_with_progress("rh_count", count, json!(1));
         ensure!(client.stream(call).await?.rest().await?.len() > 3, "{revision}");
-        let listed = reqwest::get(format!("{}/v1/sessions", upstream.admin)).await?;
-        let listed: Value = listed.json().await?;
-        ensure!(listed["sessions"][0]["revision"] == DRAFT, "{listed}");
         check::status(&client.delete().await?, 204)?;
+    }
+    let until = Instant::now() + PATIENCE;
+    let opened = |log: &str, revision: &str| {
+        let lines = log.lines().filter(|line| line.contains("session opened"));
+        lines.filter(|line| line.contains(&format!("revision=\"{revision}"))).count()
+    };
+    while opened(&upstream.output(), DRAFT) < REVISIONS.len() {
+        ensure!(Instant::now() < until, "not of the draft: {}", upstream.output());
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
