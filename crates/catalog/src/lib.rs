@@ -3,6 +3,7 @@
 //! [`Catalog`] is a [`Backend`](backends::Backend) made of others. Its link opens theirs, and a pure state
 //! machine decides what goes where. Neither knows what a session is for.
 
+mod approval;
 mod backend;
 mod charged;
 mod child;

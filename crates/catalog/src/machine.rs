@@ -6,7 +6,6 @@
 //! and tokens of what servers send.
 
 mod carried;
-mod pins;
 mod servers;
 
 pub(crate) use self::carried::Carried;
@@ -18,8 +17,8 @@ use protocol::{
     ErrorCode, Listed, Message, Method, Notification, Request, RequestId, Response, payload,
 };
 
-use self::pins::Approval;
 use crate::LeftOut;
+use crate::approval::Approval;
 use crate::child::{Child, START_WAIT_MS, State};
 use crate::failure::Failure;
 use crate::in_flight::{Asked, InFlight, error};
@@ -464,13 +463,27 @@ impl Machine {
         } else if !self.in_flight.has_room() {
             Some("too many requests are in flight; try again later".to_owned())
         } else {
-            match self.approval(now, child, &request, effects) {
+            let (pinned, of_child) = (&self.pins[child], &self.children[child]);
+            match Approval::of(pinned, of_child, now, &request) {
                 Approval::Given => None,
                 Approval::Awaits(listed) => {
+                    self.read_list(now, child, listed, effects);
                     let until = Until::ListOf(child, listed);
                     return self.keep(Waiting { request, until, was_returned }, effects);
                 }
-                Approval::Refused(text) => Some(text),
+                Approval::Refused(why) => {
+                    effects.push(Effect::Report(Report::Withheld { child }));
+                    Some(format!(
+                        "the server `{}` does not offer the {why}; an operator reviews it and runs \
+                         `roundhouse pin {}`",
+                        self.name(child),
+                        self.setup.name
+                    ))
+                }
+                Approval::Unread(why) => Some(format!(
+                    "the server `{}` does not offer the {why}; try again later",
+                    self.name(child)
+                )),
             }
         };
         if let Some(text) = refused {

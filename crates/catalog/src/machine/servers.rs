@@ -1,5 +1,7 @@
 //! The machine's side towards its servers: their starts, their ends, and what they send.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use protocol::{
     ErrorCode, InitializeParams, InitializeResult, Listed, Message, Method, Notification, Request,
@@ -12,6 +14,7 @@ use super::{
 use super::{answer, error};
 use crate::child::{Child, State, changed_list};
 use crate::failure::{self, Failure};
+use crate::pins::Pinned;
 use crate::saved::ServerState;
 use crate::waiting::Until;
 
@@ -169,13 +172,23 @@ impl Machine {
         }
     }
 
-    pub(super) fn tell_change(
-        &mut self,
-        now: u64,
-        child: usize,
-        listed: Listed,
-        effects: &mut Vec<Effect>,
-    ) {
+    /// Other definitions are approved from now on. What was read was compared with the former ones.
+    pub(super) fn on_pins(&mut self, now: u64, pins: Arc<[Pinned]>, effects: &mut Vec<Effect>) {
+        let former = std::mem::replace(&mut self.pins, pins);
+        // Before the client has its answer, it has no list.
+        let has_lists = matches!(self.initialize, Initialize::Answered);
+        for child in 0..self.children.len() {
+            if has_lists && former[child] != self.pins[child] {
+                for listed in [Listed::Tool, Listed::Prompt] {
+                    if self.children[child].has_list(listed) {
+                        self.tell_change(now, child, listed, effects);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell_change(&mut self, now: u64, child: usize, listed: Listed, effects: &mut Vec<Effect>) {
         // Resources and templates have one notification.
         if self.children[child].note_changed(now, listed) && listed != Listed::Template {
             let message = Notification::new(listed.changed(), None).into();
