@@ -2,6 +2,7 @@
 //! standard streams and over HTTP, after a reload and at another node.
 
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use tests::audit_log::Log;
 use tests::defined_server::DefinedServer;
 use tests::mcp::Client;
 use tests::recorded::{Recorded, reaches};
+use tests::sse::PATIENCE;
 use tests::{Node, Setup, check, tools};
 
 const NEWEST: &str = "2025-11-25";
@@ -87,6 +89,22 @@ async fn refuses(client: &Client, refused: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// The output of a node once it has so many lines about definitions, and not more.
+async fn logged(node: &Node, count: usize) -> Result<String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let output = node.output();
+        let lines = output.matches("is not the pinned one").count();
+        if lines >= count {
+            ensure!(lines == count, "{output}");
+            return Ok(output);
+        }
+        ensure!(Instant::now() < until, "{lines} of {count} lines: {output}");
+        // Another thread reads the lines of the node.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 fn of_tool<'a>(tool: &'a str, reason: &'a str) -> impl Fn(&Value) -> bool + 'a {
     move |record| {
         record["kind"] == "definition" && record["tool"] == tool && record["reason"] == reason
@@ -117,8 +135,7 @@ async fn is_refused_until_it_is_approved(is_remote: bool, is_catalog: bool) -> R
     ensure!(changed["tenant"] == "demo" && changed["target"] == "it", "{changed}");
     ensure!(changed["outcome"] == "refused" && fields["pinned"] != fields["found"], "{changed}");
     log.one(of_tool("more", "new")).await?;
-    let output = node.output();
-    ensure!(output.contains("is not the pinned one"), "{output}");
+    let output = logged(&node, 2).await?;
     ensure!(!output.contains("Sends each") && !changed.to_string().contains("Sends each"));
     reaches(
         &node,
@@ -188,8 +205,7 @@ async fn with_warn_a_changed_tool_is_reported_once_and_offered() -> Result<()> {
     ensure!(changed["outcome"] == "offered", "{changed}");
     let of_instructions = |record: &Value| record["fields"]["of"] == "instructions";
     log.one(of_instructions).await?;
-    let lines = node.output().matches("is not the pinned one").count();
-    ensure!(lines == 3, "{}", node.output());
+    logged(&node, 3).await?;
     Ok(())
 }
 
