@@ -499,7 +499,7 @@ impl Machine {
     }
 
     fn keep(&mut self, waiting: Waiting, effects: &mut Vec<Effect>) {
-        if let Err(Request { id, .. }) = self.waiting.add(waiting) {
+        if let Err(id) = self.waiting.add(waiting) {
             let text = "too many requests wait for servers; try again later";
             answer(effects, id.clone(), error(id, ErrorCode::Refused, text));
         }

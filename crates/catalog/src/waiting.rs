@@ -36,13 +36,13 @@ pub(crate) struct WaitingRequests {
 }
 
 impl WaitingRequests {
-    /// Adds a request, or returns it if as much waits as may.
-    pub(crate) fn add(&mut self, waiting: Waiting) -> Result<(), Request> {
+    /// Adds a request, or returns its id if as much waits as may.
+    pub(crate) fn add(&mut self, waiting: Waiting) -> Result<(), RequestId> {
         let bytes = waiting.request.raw().len();
         let is_full =
             self.all.len() >= REQUESTS_MAX || self.bytes.saturating_add(bytes) > BYTES_MAX;
         if is_full && !self.all.is_empty() {
-            return Err(waiting.request);
+            return Err(waiting.request.id);
         }
         self.add_in_flight(waiting);
         Ok(())

@@ -61,7 +61,8 @@ fn clients_get_the_error_of_initialize_and_the_log_its_code() {
 #[test]
 fn the_error_of_a_server_is_for_the_client_that_calls_it() {
     let mut bench = Bench::new(&["a", "b"]);
-    (bench.initialize(), bench.start(0));
+    bench.initialize();
+    bench.start(0);
     bench.step(Event::ChildUp(1));
     let (_, request) = bench.sent(1, "initialize").unwrap();
     let error = json!({"code":-1,"message":"sign in first"});
