@@ -134,6 +134,7 @@ async fn messages_are_mirrored_in_headers() -> Result<()> {
 
 // holds: HDR-16
 #[tokio::test]
+#[expect(clippy::approx_constant, reason = "the suite expects these digits")]
 async fn arguments_are_mirrored_in_headers() -> Result<()> {
     scenario("http-custom-headers", LATER, async |url| {
         let (_node, client) = through_with_headers(&url).await?;

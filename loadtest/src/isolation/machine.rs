@@ -29,7 +29,7 @@ pub(crate) struct Machine {
 #[expect(dead_code, reason = "they are kept until they are dropped")]
 enum Nodes {
     One(Node),
-    Cluster(LocalCluster),
+    Cluster(Box<LocalCluster>),
 }
 
 impl Machine {
@@ -60,7 +60,7 @@ impl Machine {
             }
             _ => {
                 let cluster = LocalCluster::start(nodes, Some(&file))?;
-                (cluster.base()?, Nodes::Cluster(cluster))
+                (cluster.base()?, Nodes::Cluster(Box::new(cluster)))
             }
         };
         Ok(Self { base, folder, hostile, _nodes: nodes, _servers: servers })

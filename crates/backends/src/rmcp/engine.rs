@@ -247,6 +247,10 @@ impl<S: Service<RoleServer>> Drop for InPlace<S> {
 type Boxed = Pin<Box<dyn Future<Output = Result<ServerResult, ErrorData>> + Send>>;
 
 /// A request of the client.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most requests are short, and a box would be an allocation for each"
+)]
 enum Asked {
     Short(DecodedRequest),
     /// A long one, which is not read yet, and its tenant.
