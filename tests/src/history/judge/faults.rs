@@ -35,9 +35,9 @@ const SILENT_MIN_MS: u64 = 600;
 const READS_END_MS: u64 = 300;
 
 /// How long a server of a catalog may be away for a session after it was killed or started again, in milliseconds.
-/// The breaker of a server over HTTP tries again after 1, 2 and 4 s, and a session after 1, 2 and 4 s as well, which
-/// begin when the breaker has refused it. An outage of 3 s so ends for a session within 8 s.
-const SERVER_BACK_MS: u64 = 10_000;
+/// The breaker of a server over HTTP tries again after 1 and 2 s, and the link of a session waits for that; its own
+/// wait after a failure begins at the same time. A program is started again after 1 s.
+const SERVER_BACK_MS: u64 = 4_000;
 
 /// The maximum age of writes that a failover loses, in milliseconds.
 const FORGOTTEN_MS: u64 = 5_000;
