@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::figures::Figures;
+use crate::figures::{Figures, Latency};
 use crate::report::number;
 use crate::scenarios::{Load, Scenario};
 use crate::target::Target;
@@ -46,6 +46,9 @@ pub(crate) struct Compared {
     pub(crate) cpu: Option<Spread>,
     /// Operations each second, divided by those of the base.
     pub(crate) rate: Option<Spread>,
+    /// Latency at p50 and at p99 less that of the base, in microseconds.
+    pub(crate) added_p50: Option<Spread>,
+    pub(crate) added_p99: Option<Spread>,
 }
 
 /// The ratio over several rounds.
@@ -60,6 +63,13 @@ impl Compared {
     /// Compares runs pair by pair: both runs of a pair belong to the same round.
     pub(crate) fn of(runs: &[Figures], bases: &[Figures]) -> Option<Self> {
         let (first, base) = (runs.first()?, bases.first()?);
+        let added = |at: fn(&Latency) -> u64| {
+            let pairs = std::iter::zip(runs, bases);
+            let latency = |figures: &Figures| figures.latency.as_ref().map(|all| at(all) as f64);
+            Spread::of(
+                pairs.filter_map(|(run, base)| Some(latency(run)? - latency(base)?)).collect(),
+            )
+        };
         let ratio = |value: fn(&Figures) -> Option<f64>| {
             let pairs = std::iter::zip(runs, bases);
             Spread::of(pairs.filter_map(|(run, base)| Some(value(run)? / value(base)?)).collect())
@@ -70,6 +80,8 @@ impl Compared {
             base: base.target.clone(),
             cpu: ratio(|figures| figures.cpu_micros.filter(|cpu| *cpu > 0.0)),
             rate: ratio(|figures| Some(figures.per_sec).filter(|rate| *rate > 0.0)),
+            added_p50: added(|latency| latency.p50),
+            added_p99: added(|latency| latency.p99),
         })
     }
 }
@@ -95,6 +107,11 @@ impl fmt::Display for Compared {
         for (what, spread) in [("server CPU", &self.cpu), ("done per s", &self.rate)] {
             if let Some(spread) = spread {
                 write!(f, " {what} × {spread};")?;
+            }
+        }
+        for (what, spread) in [("p50", &self.added_p50), ("p99", &self.added_p99)] {
+            if let Some(spread) = spread {
+                write!(f, " {what} + {spread} µs;")?;
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::servers::Which;
 use crate::target::{self, Counts, Started, Target};
 
 /// The name of each server, and its description.
-const ALL: [(&str, Which, &str); 15] = [
+const ALL: [(&str, Which, &str); 16] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
     (
         "bare-sse",
@@ -45,6 +45,11 @@ const ALL: [(&str, Which, &str); 15] = [
         Which::Stdio,
         "a node with a program over its standard streams; only the node's CPU counts",
     ),
+    (
+        "http",
+        Which::Http,
+        "a node in front of rmcp-own, which it reaches over HTTP; only the node's CPU counts",
+    ),
     ("cluster", Which::Cluster, "three nodes on a Redis, every request to the next of them"),
     (
         "cluster-encrypted",
@@ -70,7 +75,7 @@ pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     let mut started = target::start(name, command)?;
     let target = &mut started.target;
     target.is_bare = matches!(which, Which::BareJson | Which::BareSse);
-    if *which == Which::Stdio {
+    if matches!(which, Which::Stdio | Which::Http) {
         target.processes.without_children();
     }
     if *which == Which::Handler {

@@ -19,7 +19,7 @@ use tenants::{KeySettings, RateSettings};
 use tokio::time::{Instant, interval_at};
 
 use crate::issuer::Issuer;
-use crate::{child, cluster, collector, service};
+use crate::{child, cluster, collector, service, target};
 
 /// The maximum number of sessions of a measured node, and of its tenant.
 const SESSIONS_MAX: usize = 100_000;
@@ -87,6 +87,8 @@ pub(crate) enum Which {
     ClusterEncrypted,
     /// A node with a program over its standard streams.
     Stdio,
+    /// A node in front of rmcp's own server.
+    Http,
     /// One of several nodes, started by `cluster`.
     Member,
     /// The program of `stdio`.
@@ -163,6 +165,7 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         Which::Cluster => cluster::serve(3, None),
         Which::ClusterEncrypted => cluster::serve(3, Some("--encrypted")),
         Which::Stdio => nodes(stdio()),
+        Which::Http => nodes(http()),
         Which::Child => child::serve(),
         Which::Member => nodes(cluster::member(&serve.store, serve.sleepy, serve.encrypted)),
     }
@@ -186,6 +189,20 @@ fn folder() -> PathBuf {
 async fn stdio() -> anyhow::Result<(String, Vec<Node>)> {
     let command = std::env::current_exe()?;
     let backend = json!({ "kind": "stdio", "command": command, "args": ["serve", "child"] });
+    let mut settings = Settings::default();
+    settings.tenants.insert("demo".to_owned(), tenant(backend)?);
+    let node = node(settings).start().await?;
+    Ok((node.url("demo"), vec![node]))
+}
+
+/// A node in front of rmcp's own server, which is another process on the same core.
+async fn http() -> anyhow::Result<(String, Vec<Node>)> {
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    command.args(["serve", "rmcp-own"]);
+    // It ends with this process, which holds its standard input.
+    let upstream = Box::leak(Box::new(target::start("rmcp-own", command)?));
+    let url = upstream.target.endpoints[0].to_string();
+    let backend = json!({ "kind": "http", "url": url, "allow_networks": ["127.0.0.0/8"] });
     let mut settings = Settings::default();
     settings.tenants.insert("demo".to_owned(), tenant(backend)?);
     let node = node(settings).start().await?;
