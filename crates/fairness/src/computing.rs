@@ -75,7 +75,7 @@ impl Threads {
             state = match state.jobs.take_next() {
                 Some(job) => {
                     drop(state);
-                    job();
+                    perform(job);
                     self.lock()
                 }
                 None => {
@@ -97,8 +97,15 @@ impl Threads {
             }
             let Some(job) = state.jobs.take_next() else { return };
             drop(state);
-            job();
+            perform(job);
         }
+    }
+}
+
+/// Performs a job. What it drops may panic, if nothing waits for its result: the thread stays.
+fn perform(job: Job) {
+    if catch_unwind(AssertUnwindSafe(job)).is_err() {
+        tracing::error!("a result for which nothing waits panicked when it was dropped");
     }
 }
 

@@ -24,8 +24,29 @@ enum Place<F: Future> {
     /// Here, until it is woken.
     Here(F),
     /// At the thread that polls it.
-    There(Computing<(F, Poll<F::Output>)>),
+    There(Computing<(Within<F>, Poll<F::Output>)>),
     Ended,
+}
+
+/// A future within the runtime of its task, where it is also dropped: what it drops may start tasks.
+struct Within<F> {
+    runtime: Option<Handle>,
+    future: Option<F>,
+}
+
+impl<F: Future + Unpin> Within<F> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _within = self.runtime.as_ref().map(Handle::enter);
+        let future = self.future.as_mut().expect("it is taken after its poll");
+        Pin::new(future).poll(context)
+    }
+}
+
+impl<F> Drop for Within<F> {
+    fn drop(&mut self) {
+        let _within = self.runtime.as_ref().map(Handle::enter);
+        self.future = None;
+    }
 }
 
 /// Whether the future was woken since its last poll began.
@@ -52,11 +73,11 @@ where
         Self { tenant: Arc::clone(tenant), woken: Arc::new(woken), place: Place::Here(future) }
     }
 
-    fn begin_poll(&self, mut future: F) -> Computing<(F, Poll<F::Output>)> {
-        let (runtime, waker) = (Handle::try_current(), Waker::from(Arc::clone(&self.woken)));
+    fn begin_poll(&self, future: F) -> Computing<(Within<F>, Poll<F::Output>)> {
+        let waker = Waker::from(Arc::clone(&self.woken));
+        let mut future = Within { runtime: Handle::try_current().ok(), future: Some(future) };
         compute(&self.tenant, move || {
-            let _within = runtime.as_ref().map(Handle::enter);
-            let polled = Pin::new(&mut future).poll(&mut Context::from_waker(&waker));
+            let polled = future.poll(&mut Context::from_waker(&waker));
             (future, polled)
         })
     }
@@ -80,14 +101,15 @@ where
                     Place::There(self.begin_poll(future))
                 }
                 Place::There(mut polling) => {
-                    let Poll::Ready((future, polled)) = Pin::new(&mut polling).poll(context) else {
+                    let Poll::Ready((mut within, polled)) = Pin::new(&mut polling).poll(context)
+                    else {
                         self.place = Place::There(polling);
                         return Poll::Pending;
                     };
-                    if polled.is_ready() {
-                        return polled;
+                    match within.future.take() {
+                        Some(future) if polled.is_pending() => Place::Here(future),
+                        _ => return polled,
                     }
-                    Place::Here(future)
                 }
                 Place::Ended => unreachable!("an ended future is not polled"),
             };
@@ -161,6 +183,42 @@ mod tests {
             crate::compute(&"a".into(), || {}).await;
         }
         assert_eq!(polls.load(Ordering::Relaxed), 1);
+    }
+
+    /// Starts a task when it is dropped, and panics.
+    struct Cleans(mpsc::Sender<()>);
+
+    impl Drop for Cleans {
+        fn drop(&mut self) {
+            let sender = self.0.clone();
+            tokio::spawn(async move { sender.send(()).await });
+            panic!("of a test");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_future_that_panics_when_it_is_given_up_has_the_runtime_and_ends_no_thread() {
+        let (sender, mut cleaned) = mpsc::channel(1);
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..=threads {
+            let (begun, has_begun) = tokio::sync::oneshot::channel();
+            let (go, goes) = std::sync::mpsc::channel::<()>();
+            let cleans = Cleans(sender.clone());
+            let mut given_up = elsewhere(async move {
+                let _cleans = cleans;
+                let _ = begun.send(());
+                let _ = goes.recv();
+                std::future::pending::<()>().await;
+            });
+            let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut given_up).poll(context)));
+            assert!(polled.await.is_pending());
+            has_begun.await.unwrap();
+            drop(given_up);
+            go.send(()).unwrap();
+            tokio::time::timeout(Duration::from_secs(10), cleaned.recv()).await.unwrap();
+        }
+        let computed = tokio::time::timeout(Duration::from_secs(10), compute(&"a".into(), || 7));
+        assert_eq!(computed.await, Ok(7));
     }
 
     #[tokio::test]
