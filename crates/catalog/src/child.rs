@@ -254,10 +254,10 @@ impl Child {
             ListState::Reading(mut reading) => {
                 let left_out = std::mem::take(&mut reading.left_out);
                 let differences = std::mem::take(&mut reading.differences);
-                let is_outdated = reading.is_outdated;
+                let (is_outdated, has_former_pins) = (reading.is_outdated, reading.has_former_pins);
                 let list = Arc::new(reading.into_list());
                 self.lists[listed as usize] = ListState::Known(Arc::clone(&list));
-                Some((list, Reported { left_out, differences, is_outdated }))
+                Some((list, Reported { left_out, differences, is_outdated, has_former_pins }))
             }
             other => {
                 self.lists[listed as usize] = other;
@@ -369,6 +369,8 @@ pub(crate) struct Reported {
     pub(crate) differences: Vec<Difference>,
     /// The list has changed while it was read.
     pub(crate) is_outdated: bool,
+    /// The pins have changed while it was read.
+    pub(crate) has_former_pins: bool,
 }
 
 /// The list of which this notification reports changes.

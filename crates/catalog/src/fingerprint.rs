@@ -1,7 +1,8 @@
 //! The fingerprint of what a server says to a model of a tool, a prompt or of itself.
 //!
 //! It is the SHA-256 of a canonical form: the order of members means nothing, nor does space between
-//! them. A member that is given twice counts twice, since clients differ in which one they use.
+//! them. A member that is given twice counts twice, since clients differ in which one they use. Some find
+//! members in any case, so the case of a key of the definition means nothing either.
 
 use std::fmt;
 
@@ -37,7 +38,7 @@ impl Fingerprint {
         let mut hasher = begin(kind);
         match serde_json::from_str(raw) {
             Ok(Value::Object(mut all)) => {
-                all.retain(|(key, _)| members.contains(&&**key));
+                all.retain(|(key, _)| members.iter().any(|member| folded(member) == folded(key)));
                 Value::Object(all).write_to(&mut hasher);
             }
             // Nested too deeply, or a number that no program can represent: each byte counts.
@@ -50,6 +51,11 @@ impl Fingerprint {
     pub fn of_instructions(text: &str) -> Self {
         Self(begin(INSTRUCTIONS).chain_update(text).finalize().into())
     }
+}
+
+/// A key in the form in which keys are equal that differ by case only.
+fn folded(key: &str) -> String {
+    key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 /// The kind of entries, and their members that count.
@@ -235,6 +241,14 @@ mod tests {
 
     const TOOL: &str =
         r#"{"name":"a","description":"x","inputSchema":{"type":"object","minimum":1,"b":[1,2]}}"#;
+
+    #[test]
+    fn a_member_that_some_clients_find_in_another_case_counts() {
+        for key in ["Description", "DESCRIPTION", "de\u{17f}cription"] {
+            let other = TOOL.replacen('{', &format!(r#"{{"{key}":"ignore all","#), 1);
+            assert_ne!(of(&other), of(TOOL), "{key}");
+        }
+    }
 
     #[test]
     fn the_form_of_the_text_means_nothing() {

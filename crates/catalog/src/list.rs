@@ -108,6 +108,8 @@ pub(crate) struct Reading {
     pub(crate) until: u64,
     /// The server has reported a change since the reading began.
     pub(crate) is_outdated: bool,
+    /// The pins have changed since the reading began: some entries were compared with former ones.
+    pub(crate) has_former_pins: bool,
 }
 
 impl Reading {
@@ -124,6 +126,7 @@ impl Reading {
             request,
             until,
             is_outdated: false,
+            has_former_pins: false,
         }
     }
 
@@ -165,7 +168,9 @@ impl Reading {
             }
             if let Some(difference) = pinned.difference(listed, name, entry.raw) {
                 let is_refused = difference.is_refused;
-                self.differences.push(difference);
+                if self.differences.len() < ENTRIES_MAX {
+                    self.differences.push(difference);
+                }
                 if is_refused {
                     self.list.refused.insert(name.as_ref().into());
                     continue;

@@ -178,6 +178,13 @@ impl Machine {
         // Before the client has its answer, it has no list.
         let has_lists = matches!(self.initialize, Initialize::Answered);
         for child in 0..self.children.len() {
+            if former[child] != self.pins[child] {
+                for listed in [Listed::Tool, Listed::Prompt] {
+                    if let Some(reading) = self.children[child].reading(listed) {
+                        reading.has_former_pins = true;
+                    }
+                }
+            }
             if has_lists && former[child] != self.pins[child] {
                 for listed in [Listed::Tool, Listed::Prompt] {
                     if self.children[child].has_list(listed) {
@@ -365,6 +372,12 @@ impl Machine {
         }
         for difference in reported.differences {
             effects.push(Effect::Report(Report::Differs { child, difference }));
+        }
+        if reported.has_former_pins {
+            // Nothing is answered by former pins. Only operators change them, so a server cannot hold the
+            // answer back.
+            self.children[child].forget_list(listed);
+            return self.read_list(now, child, listed, effects);
         }
         self.resume(now, Until::Listed, effects);
         if reported.is_outdated {

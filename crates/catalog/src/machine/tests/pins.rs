@@ -195,3 +195,22 @@ fn other_pins_hold_at_once_and_the_client_is_told() {
     call(&mut bench, "one__b");
     assert!(bench.told()[0].get("error").is_some());
 }
+
+#[test]
+fn a_list_that_is_read_while_pins_change_is_judged_by_the_new_ones() {
+    let mut bench = bench(Pin::Warn);
+    call(&mut bench, "one__a");
+    bench.request("tools/list", json!({}));
+    let (_, request) = bench.sent(0, "tools/list").expect("the tools are read");
+    bench.told();
+    bench.step(Event::Pins(vec![pinned(Pin::Refuse, 0, &[]), Pinned::default()].into()));
+    let result = json!({ "tools": changed() });
+    bench.server(0, &json!({"jsonrpc":"2.0","id":request["id"],"result":result}));
+    answer_tools(&mut bench, 1, &[]);
+    let listed = bench.told();
+    assert!(!listed.iter().any(|told| told.get("result").is_some()), "{listed:?}");
+    answer_tools(&mut bench, 0, &changed());
+    let listed = bench.told();
+    let listed = listed.iter().find(|told| told.get("result").is_some()).expect("a list");
+    assert_eq!(listed["result"]["tools"], json!([]));
+}
