@@ -42,11 +42,14 @@ struct Annotated {
 
 impl Annotated {
     fn add(&mut self, name: String, params: HeaderParams) {
-        let bytes = TOOL_BYTES + name.len() + params.bytes();
-        if self.bytes + bytes <= TOOLS_BYTES_MAX
-            && self.params.insert(name.into(), params).is_none()
-        {
+        let bytes_of = |params: &HeaderParams| TOOL_BYTES + name.len() + params.bytes();
+        let bytes = bytes_of(&params);
+        if let Some(former) = self.params.remove(&*name) {
+            self.bytes -= bytes_of(&former);
+        }
+        if self.bytes + bytes <= TOOLS_BYTES_MAX {
             self.bytes += bytes;
+            self.params.insert(name.into(), params);
         }
     }
 }
@@ -231,6 +234,12 @@ mod tests {
             assert!(mirroring.bytes() <= TOOLS_BYTES_MAX);
         }
         assert!(mirroring.bytes() > TOOLS_BYTES_MAX - 200);
+        let former = mirroring.bytes();
+        // The same tool again, with annotations that are longer.
+        let long = annotated.replace("\"P\"", &format!("\"{}\"", "P".repeat(1_000)));
+        let result = format!(r#"{{"tools":[{{"name":"0-0","inputSchema":{long}}}]}}"#);
+        mirroring.learn_page(protocol::header_params::tools(result.as_bytes()));
+        assert!(mirroring.bytes() <= former, "the tool has no room any more");
         assert!(mirroring.tools.get().is_some_and(|tools| tools.params.len() > 300));
     }
 }
