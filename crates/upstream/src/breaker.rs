@@ -155,10 +155,12 @@ impl Admitted<'_> {
     /// The server was reached.
     pub(crate) fn reached(mut self) {
         self.is_settled = true;
-        if !self.is_try {
+        let mut state = self.breaker.lock();
+        if !self.is_try && matches!(*state, State::Closed { .. }) {
             // Nearly always: there is no exchange to wake.
-            return self.breaker.lock().note_reached();
+            return state.note_reached();
         }
+        drop(state);
         self.breaker.settle(State::note_reached);
     }
 

@@ -282,15 +282,19 @@ impl Client {
         // Before the permit: exchanges that wait for a server that cannot be reached use no connection.
         let admitted = self.admit(exchange).await?;
         let _permit = self.0.connections.permit(&exchange.verb).await?;
-        let mut response = self.response(exchange, sent, token.as_ref(), admitted).await?;
+        let mut response = self.response(exchange, sent.as_ref(), token.as_ref(), admitted).await?;
         if let Some(refused) = &token
             && refuses_token(response.status().as_u16(), response.headers())
-            && let Ok(renewed) = self.token(tokens, Some(refused)).await
         {
-            // It was refused, so it was not performed.
-            let admitted = self.admit(exchange).await?;
-            response = self.response(exchange, None, renewed.as_ref(), admitted).await?;
+            // It was refused, so it was not performed. A cancellation waits until it is sent again.
+            sent.iter().for_each(Sent::take_back);
+            if let Ok(renewed) = self.token(tokens, Some(refused)).await {
+                let admitted = self.admit(exchange).await?;
+                response =
+                    self.response(exchange, sent.as_ref(), renewed.as_ref(), admitted).await?;
+            }
         }
+        drop(sent);
         let status = response.status().as_u16();
         match status {
             200..300 => self.success(exchange, response, events).await,
@@ -331,7 +335,7 @@ impl Client {
     async fn response<'a>(
         &'a self,
         exchange: &Exchange,
-        mut sent: Option<Sent>,
+        sent: Option<&Sent>,
         token: Option<&Token>,
         admitted: Admitted<'a>,
     ) -> Result<Response<Incoming>, Failure> {
@@ -343,7 +347,7 @@ impl Client {
         };
         let mut url = exchange.to.clone().unwrap_or_else(|| self.0.url.clone());
         for _ in 0..=REDIRECTS_MAX {
-            let mut request = self.request(&url, exchange, sent.take())?;
+            let mut request = self.request(&url, exchange, sent.cloned())?;
             let authorization = token.map(|token| (AUTHORIZATION, token.header()));
             request.headers_mut().extend(authorization);
             let admitted = first.take().or_else(|| self.0.breaker.admit());
@@ -503,6 +507,7 @@ impl Client {
                 };
                 events.send(event).await;
             }
+            reader.note_sent();
             fed.map_err(|_| Failure::TooLarge)?;
         }
     }

@@ -66,9 +66,12 @@ impl<'a> EventReader<'a> {
         piece: Bytes,
     ) -> Result<(Vec<Event>, Result<(), TooLong>), Failure> {
         self.charge.set(self.decoder.held_bytes() + piece.len()).await?;
-        let decoded = self.decode(piece).await;
+        Ok(self.decode(piece).await)
+    }
+
+    /// The events of the last piece are sent on: only what the decoder holds is still charged.
+    pub(crate) fn note_sent(&mut self) {
         self.charge.lower(self.decoder.held_bytes());
-        Ok(decoded)
     }
 
     async fn decode(&mut self, piece: Bytes) -> (Vec<Event>, Result<(), TooLong>) {

@@ -18,8 +18,13 @@ impl Sent {
     }
 
     /// The request is sent.
-    pub(crate) fn note(self) {
+    pub(crate) fn note(&self) {
         self.0.send_replace(true);
+    }
+
+    /// The server has refused the request, and it is sent again.
+    pub(crate) fn take_back(&self) {
+        self.0.send_replace(false);
     }
 }
 

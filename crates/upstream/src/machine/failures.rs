@@ -13,9 +13,10 @@ pub(super) fn failure_response(id: &RequestId, event: ExchangeEvent) -> Response
         // The server's own error, if it is one of JSON-RPC.
         ExchangeEvent::Refused { error: Some(error), .. } => error.with_id(id.clone()),
         ExchangeEvent::Refused { status, error: None } => internal(&refused(status)),
-        ExchangeEvent::Failed(failure @ (Failure::Lost | Failure::Silent)) => {
-            internal(&format!("{failure}; the request may have been performed"))
-        }
+        // The last two come of reading the response.
+        ExchangeEvent::Failed(
+            failure @ (Failure::Lost | Failure::Silent | Failure::NoRoom | Failure::TooLarge),
+        ) => internal(&format!("{failure}; the request may have been performed")),
         ExchangeEvent::Failed(failure) => internal(&failure.to_string()),
         ExchangeEvent::Accepted => {
             internal("the upstream server accepted the request without an answer")
