@@ -133,7 +133,7 @@ impl<'a> Browser<'a> {
             let (pair, attributes) = set.to_str()?.split_once(';').unwrap_or((set.to_str()?, ""));
             let (name, value) = pair.split_once('=').context("no cookie")?;
             if url.starts_with(PUBLIC) {
-                for wanted in ["HttpOnly", "Secure", "SameSite=Lax", "Path=/demo/link;"] {
+                for wanted in ["HttpOnly", "Secure", "SameSite=Lax", "Path=/;"] {
                     ensure!(attributes.contains(wanted), "{attributes}");
                 }
             }

@@ -45,7 +45,9 @@ mod tombstones;
 mod unconfirmed;
 mod vault;
 
-pub use backends::http::{CredentialProblem, Linking, PendingLink, Returned, Step, Vault, random};
+pub use backends::http::{
+    CredentialProblem, Linking, PendingLink, Returned, Step, Vault, random, tag,
+};
 pub use caller::Caller;
 pub use care::Care;
 pub use cluster::{Revocations, RevocationsOfThread};

@@ -128,6 +128,9 @@ pub(crate) async fn find(node: &Node, range: &RangeInclusive<u64>, tenant: Optio
             if !range.contains(&ShortId::of(&session).0) || found.as_ref() == Some(&session) {
                 continue;
             }
+            if Instant::now() >= until {
+                return Search::Unfinished;
+            }
             let Ok(record) = node.context.store.read(&session).await else {
                 return Search::Unfinished;
             };

@@ -12,7 +12,7 @@ use budget::Share;
 use protocol::SessionId;
 pub use upstream::{
     CredentialProblem, Grant, HttpSettings, IDLE_MAX, Linking, PendingLink, Returned, Step, User,
-    Vault, VaultUnavailable, random,
+    Vault, VaultUnavailable, random, tag,
 };
 
 use crate::{Backend, Exchanging, LatestTokens, Link, LinkLimits, SavedLink};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Method, RequestHead, Response, StatusCode};
-use actors::{CredentialProblem, Linking, PendingLink, Returned, Step, random};
+use actors::{CredentialProblem, Linking, PendingLink, Returned, Step, random, tag};
 use identity::TokenDigest;
 use percent_encoding::percent_decode_str;
 use tenants::Tenant;
@@ -19,8 +19,11 @@ use crate::body::Body;
 use crate::front_request::Service;
 use crate::route::LinkPage;
 
-/// The cookie that binds the steps of a link to one browser.
-const COOKIE: &str = "roundhouse-link";
+/// Begins the name of the cookie that binds the steps of a link to one browser.
+const COOKIE: &str = "roundhouse-link-";
+
+/// Begins it over TLS: then browsers accept it from this host alone, and no other host sets it.
+const OF_THIS_HOST: &str = "__Host-";
 
 /// How long the browser keeps it, in seconds: as long as a link counts.
 const COOKIE_SECS: u32 = 600;
@@ -41,8 +44,8 @@ const NOT_AGREED: &str =
 
 /// What a page answers.
 enum Reply {
-    /// Another page comes next. The cookie is set if it is new.
-    Redirect { to: String, cookie: Option<String> },
+    /// Another page comes next. The cookie of the link is set if it is new.
+    Redirect { to: String, cookie: Option<(String, String)> },
     /// The last one.
     Text(StatusCode, String),
 }
@@ -61,19 +64,19 @@ impl AccountLinks<'_> {
             return text(StatusCode::METHOD_NOT_ALLOWED, "Open this page in a browser.");
         }
         let replied = match page {
-            LinkPage::Open(id) => self.open(id).await,
+            LinkPage::Open(id) => self.open(head, id).await,
             LinkPage::SignedIn => self.signed_in(head).await,
             LinkPage::Agreed => self.agreed(head).await,
         };
         match replied {
-            Ok(Reply::Redirect { to, cookie }) => self.redirect(&to, cookie.as_deref()),
+            Ok(Reply::Redirect { to, cookie }) => self.redirect(&to, cookie.as_ref()),
             Ok(Reply::Text(status, message)) => text(status, &message),
             Err(problem) => text(StatusCode::BAD_GATEWAY, &format!("{problem}.")),
         }
     }
 
     /// The user opens the link: the browser signs in.
-    async fn open(&self, id: &str) -> Result<Reply, CredentialProblem> {
+    async fn open(&self, head: &RequestHead, id: &str) -> Result<Reply, CredentialProblem> {
         let vault = self.service.handle.vault();
         if id.len() > TEXT_BYTES_MAX {
             return Ok(gone());
@@ -82,9 +85,14 @@ impl AccountLinks<'_> {
         let (Some(at), Some(resource)) = (self.at("signed-in"), self.resource()) else {
             return Ok(gone());
         };
-        let cookie = random(&*vault)?;
+        // If the browser has opened this link before, that one may still come back.
+        let name = format!("{}{}", self.cookies(), tag(id));
+        let cookie = match cookie(head, &name) {
+            Some(cookie) => cookie,
+            None => random(&*vault)?,
+        };
         let to = linking.sign_in_url(&*vault, id, &cookie, &at, &resource).await?;
-        Ok(Reply::Redirect { to, cookie: Some(cookie) })
+        Ok(Reply::Redirect { to, cookie: Some((name, cookie)) })
     }
 
     /// The browser has signed in: if it is the same user, that user agrees.
@@ -141,8 +149,10 @@ impl AccountLinks<'_> {
                 query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
             percent_decode_str(value?).decode_utf8().ok().map(String::from)
         };
-        let cookie = cookie(head).filter(|cookie| cookie.len() <= TEXT_BYTES_MAX);
-        let (Some(state), Some(cookie)) = (parameter("state"), cookie) else { return Ok(None) };
+        let Some(state) = parameter("state") else { return Ok(None) };
+        let of_link = state.split_once('.').map_or("", |(tag, _)| tag);
+        let cookie = cookie(head, &format!("{}{of_link}", self.cookies()));
+        let Some(cookie) = cookie else { return Ok(None) };
         let step = Step::take(&*self.service.handle.vault(), &state, &cookie).await?;
         let step = step.filter(|step| step.is_signed_in == is_signed_in);
         Ok(step.map(|step| (step, parameter("code"), parameter("iss"), cookie)))
@@ -167,19 +177,27 @@ impl AccountLinks<'_> {
         self.service.urls.audiences(self.tenant, rules).into_iter().next()
     }
 
-    fn redirect(&self, to: &str, cookie: Option<&str>) -> Response<Body> {
+    /// What the names of the cookies begin with.
+    fn cookies(&self) -> String {
+        let prefix = if self.is_over_tls() { OF_THIS_HOST } else { "" };
+        format!("{prefix}{COOKIE}")
+    }
+
+    fn is_over_tls(&self) -> bool {
+        let links = self.service.urls.links(&self.tenant.name);
+        links.is_some_and(|links| links.starts_with("https:"))
+    }
+
+    fn redirect(&self, to: &str, cookie: Option<&(String, String)>) -> Response<Body> {
         let Ok(to) = HeaderValue::from_str(to) else {
             return text(StatusCode::BAD_GATEWAY, "The authorization server has no usable URL.");
         };
         let mut response = text(StatusCode::FOUND, "");
         response.headers_mut().insert(header::LOCATION, to);
-        let links = self.service.urls.links(&self.tenant.name);
-        if let (Some(cookie), Some(links)) = (cookie, links) {
-            let (scheme, rest) = links.split_once("://").unwrap_or(("https", &links));
-            let path = rest.find('/').map_or("/", |at| rest[at..].trim_end_matches('/'));
-            let secure = if scheme == "https" { "; Secure" } else { "" };
+        if let Some((name, cookie)) = cookie {
+            let secure = if self.is_over_tls() { "; Secure" } else { "" };
             let set = format!(
-                "{COOKIE}={cookie}; Path={path}; Max-Age={COOKIE_SECS}; HttpOnly; SameSite=Lax{secure}"
+                "{name}={cookie}; Path=/; Max-Age={COOKIE_SECS}; HttpOnly; SameSite=Lax{secure}"
             );
             if let Ok(set) = HeaderValue::from_str(&set) {
                 response.headers_mut().insert(header::SET_COOKIE, set);
@@ -201,10 +219,12 @@ fn not_agreed() -> Reply {
     Reply::Text(StatusCode::FORBIDDEN, NOT_AGREED.to_owned())
 }
 
-fn cookie(head: &RequestHead) -> Option<String> {
+/// The cookie with this name.
+fn cookie(head: &RequestHead, name: &str) -> Option<String> {
     let all = head.headers.get_all(header::COOKIE).filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|value| value.split(';')).map(str::trim);
-    pairs.find_map(|pair| pair.strip_prefix(COOKIE)?.strip_prefix('=')).map(str::to_owned)
+    let found = pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    found.filter(|cookie| cookie.len() <= TEXT_BYTES_MAX).map(str::to_owned)
 }
 
 /// A page that no other page may show, no cache keeps, and that sends its URL nowhere.

@@ -123,9 +123,13 @@ impl Front {
         {
             let (service, authentication) = (&self.service, &self.authentication);
             let links = AccountLinks { service, authentication, tenant: &tenant };
-            let response = match is_ambiguous {
-                true => Refused::ambiguous().unread(payload).into_response(),
-                false => Box::pin(links.answer(head, page)).await,
+            // An authorization server sends the browser back, so the page before is of another site.
+            let response = match self.admit_host(head, Some(&tenant), is_ambiguous) {
+                Err(refused) => {
+                    note_refusal(&mut exchange, &refused, &head.headers);
+                    refused.unread(payload).into_response()
+                }
+                Ok(_) => Box::pin(links.answer(head, page)).await,
             };
             exchange.end(Outcome::Accepted);
             return Ok(self.complete(head, None, response, exchange, is_ambiguous));
@@ -262,9 +266,8 @@ impl Front {
         self.tenants.of_host(split_port(host)?.0)
     }
 
-    /// Checks the origin and the host of a request (SEC-01: on every method and path). A page
-    /// that is admitted may read the response.
-    fn admit<'a>(
+    /// Reads the headers of a request, and checks its host.
+    fn admit_host<'a>(
         &self,
         head: &'a RequestHead,
         tenant: Option<&Tenant>,
@@ -294,6 +297,18 @@ impl Front {
         if !allows(heads.host) || named.is_some_and(|host| !allows(Some(host))) {
             return Err(Refused::host());
         }
+        Ok(heads)
+    }
+
+    /// Checks the origin and the host of a request (SEC-01: on every method and path). A page
+    /// that is admitted may read the response.
+    fn admit<'a>(
+        &self,
+        head: &'a RequestHead,
+        tenant: Option<&Tenant>,
+        is_ambiguous: bool,
+    ) -> Result<Heads<'a>, Refused> {
+        let heads = self.admit_host(head, tenant, is_ambiguous)?;
         let tenants_own = tenant.map_or(&[][..], |tenant| &tenant.allowed_origins);
         match heads.origin {
             Some(origin)

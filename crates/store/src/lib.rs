@@ -188,8 +188,8 @@ pub trait Store: Send + Sync + 'static {
     /// Writes a note, in place of one that is there. It is absent once `ttl` has passed.
     async fn put_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<(), Error>;
 
-    /// Writes a note if there is none, and returns whether it did. If an attempt was executed whose answer was
-    /// lost, a repetition returns `false`.
+    /// Writes a note if there is none, and returns whether it is there: also if an attempt was executed whose
+    /// answer was lost. So callers that compete need different notes.
     async fn add_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<bool, Error>;
 
     /// Removes a note and returns it. Of several callers one gets it, or none if that one's answer is lost.

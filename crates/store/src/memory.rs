@@ -257,8 +257,8 @@ impl Store for Memory {
 
     async fn add_note(&self, key: &NoteKey, note: Bytes, ttl: Duration) -> Result<bool, Error> {
         let (now, mut notes) = (self.now(), lock(&self.notes));
-        if notes.find(key, now).is_some() {
-            return Ok(false);
+        if let Some(present) = notes.find(key, now) {
+            return Ok(present == note);
         }
         notes.put(*key, note, now.saturating_add(millis(ttl)), now).map_err(too_many)?;
         Ok(true)

@@ -360,7 +360,13 @@ impl Store for Redis {
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(&*note).arg("PX").arg(millis(ttl)).arg("NX");
         let answer = self.client.execute(RedisCommand::new(&key, set)).await?;
-        Ok(answer.value != Value::Nil)
+        if answer.value != Value::Nil {
+            return Ok(true);
+        }
+        let mut get = redis::cmd("GET");
+        get.arg(&key);
+        let present = note_in(self.client.execute(RedisCommand::new(&key, get)).await?.value)?;
+        Ok(present == Some(note))
     }
 
     async fn take_note(&self, key: &NoteKey) -> Result<Option<Bytes>, Error> {

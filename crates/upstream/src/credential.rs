@@ -32,7 +32,7 @@ use self::answer::Fetched;
 use self::authority::Authority;
 use self::exchanges::{Exchange, Exchanges};
 use self::linked::LinkedTokens;
-pub use self::linking::{Linking, PendingLink, Returned, Step, random};
+pub use self::linking::{Linking, PendingLink, Returned, Step, random, tag};
 pub use self::problem::{CredentialProblem, OauthCode};
 pub use self::settings::{
     ClientAuth, CredentialSetting, CredentialSettings, Grant, Secret, SignInSettings,

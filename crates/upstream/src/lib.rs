@@ -27,7 +27,7 @@ pub use self::client::{Client, IDLE_MAX};
 pub use self::credential::{
     ClientAuth, CredentialProblem, CredentialSetting, CredentialSettings, Grant, Linking,
     OauthCode, PendingLink, Returned, Secret, SignInSettings, Step, User, Vault, VaultUnavailable,
-    random,
+    random, tag,
 };
 pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
 pub use self::failure::Failure;

@@ -31,6 +31,7 @@ pub async fn a_note_is_added_only_where_there_is_none(world: &dyn World) {
     let (store, key) = (world.store(), key());
     assert!(store.add_note(&key, bytes("one"), TTL).await.unwrap());
     assert!(!store.add_note(&key, bytes("two"), TTL).await.unwrap());
+    assert!(store.add_note(&key, bytes("one"), TTL).await.unwrap(), "a repetition");
     assert_eq!(store.note(&key).await.unwrap(), Some(bytes("one")));
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use budget::{Held, Share};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::authority::Authority;
@@ -27,13 +27,28 @@ const EXCHANGES_MAX: usize = 32;
 /// How long an exchange waits for its turn; then the authorization server counts as unavailable.
 const TURN_WITHIN: Duration = Duration::from_secs(2);
 
+/// The turns of requests to the authorization server of a backend.
+pub(crate) struct Turns(Semaphore);
+
+impl Turns {
+    fn new() -> Self {
+        Self(Semaphore::new(EXCHANGES_MAX))
+    }
+
+    /// Waits for a turn.
+    pub(crate) async fn take(&self) -> Result<SemaphorePermit<'_>, CredentialProblem> {
+        let turn = timeout(TURN_WITHIN, self.0.acquire()).await;
+        turn.ok().and_then(Result::ok).ok_or(CredentialProblem::Unavailable)
+    }
+}
+
 /// The SHA-256 of a user's token.
 type Digest = [u8; 32];
 
 /// The exchanged tokens of one backend at this node.
 pub(crate) struct Exchanges {
     kept: Mutex<Generations>,
-    turns: Arc<Semaphore>,
+    turns: Arc<Turns>,
     /// Of the bytes that the tenant's sessions keep.
     share: Share,
 }
@@ -78,7 +93,7 @@ pub(crate) struct Exchange {
     authority: Arc<Authority>,
     source: Arc<TokenSource>,
     from: From,
-    turns: Arc<Semaphore>,
+    turns: Arc<Turns>,
 }
 
 /// What a token is got for.
@@ -93,7 +108,7 @@ enum From {
 impl Exchanges {
     /// No tokens yet. Those that will be kept are charged to this share.
     pub(crate) fn new(share: &Share) -> Self {
-        let turns = Arc::new(Semaphore::new(EXCHANGES_MAX));
+        let turns = Arc::new(Turns::new());
         Self { kept: Mutex::default(), turns, share: share.clone() }
     }
 
@@ -129,16 +144,15 @@ impl Exchange {
             let (authority, turns) = (Arc::clone(&self.authority), Arc::clone(&self.turns));
             let from = self.from.clone();
             async move {
-                let turn = timeout(TURN_WITHIN, turns.acquire()).await;
-                let Ok(Ok(_turn)) = turn else { return Err(CredentialProblem::Unavailable) };
                 match from {
                     From::Subject(subject) => {
+                        let _turn = turns.take().await?;
                         let fetched = authority.exchange(&subject).await;
                         metrics::count_token(TOKEN_EXCHANGE, fetched.as_ref().err());
                         fetched
                     }
                     From::Account(tokens) => {
-                        let fetched = tokens.fetch(&authority, refused.as_ref()).await;
+                        let fetched = tokens.fetch(&authority, refused.as_ref(), &turns).await;
                         metrics::count_token(AUTHORIZATION_CODE, fetched.as_ref().err());
                         fetched
                     }

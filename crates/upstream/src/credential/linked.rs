@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use super::answer::Fetched;
 use super::authority::Authority;
+use super::exchanges::Turns;
 use super::problem::{CredentialProblem, OauthCode};
 use super::token::Token;
 use super::vault::{Vault, VaultUnavailable};
@@ -19,10 +20,13 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// How long before its end a token is refreshed.
 const BEFORE_END: Duration = Duration::from_secs(60);
 
-/// How long one node may take to refresh tokens, and how often others look whether it has.
-const REFRESHING: Duration = Duration::from_secs(15);
+/// How long one node may take to refresh tokens and to keep them, and how often others look whether it has.
+const REFRESHING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
 const LOOKS_MAX: u32 = 50;
+
+/// How often a node tries to keep tokens that it has refreshed: the former refresh token may count no more.
+const KEEPS_MAX: u32 = 20;
 
 /// The tokens of a user for a server.
 #[derive(Clone)]
@@ -61,17 +65,24 @@ impl LinkedTokens {
         Ok(self.vault.write(&self.name, &bytes, within).await?)
     }
 
-    /// The access token, or another one than that which the server refused.
+    /// The access token, or another one than that which the server refused. `turns` are for requests to the
+    /// authorization server.
     pub(crate) async fn fetch(
         &self,
         authority: &Authority,
         refused: Option<&Token>,
+        turns: &Turns,
     ) -> Result<Fetched, CredentialProblem> {
         for _ in 0..LOOKS_MAX {
             let kept = self.read().await?.ok_or(CredentialProblem::NotLinked)?;
+            let access = kept.access.clone();
             let refresh = match kept.usable(refused) {
                 Ok(fetched) => return Ok(fetched),
-                Err(refresh) => refresh.ok_or(CredentialProblem::NotLinked)?,
+                Err(Some(refresh)) => refresh,
+                Err(None) => {
+                    self.end(|kept| kept.access == access).await?;
+                    return Err(CredentialProblem::NotLinked);
+                }
             };
             let turn = format!("refreshing {}", self.name);
             if self.vault.claim(&turn, REFRESHING).await? {
@@ -79,7 +90,7 @@ impl LinkedTokens {
                 let kept = self.read().await?;
                 let is_same = kept.is_some_and(|kept| kept.refresh.as_deref() == Some(&*refresh));
                 let refreshed = match is_same {
-                    true => Some(self.refresh(authority, refresh).await),
+                    true => Some(self.refresh(authority, refresh, turns).await),
                     false => None,
                 };
                 // Otherwise the turn ends by itself.
@@ -98,21 +109,38 @@ impl LinkedTokens {
         &self,
         authority: &Authority,
         refresh: String,
+        turns: &Turns,
     ) -> Result<Fetched, CredentialProblem> {
-        match authority.refresh(&refresh).await {
+        let turn = turns.take().await?;
+        let refreshed = authority.refresh(&refresh).await;
+        drop(turn);
+        match refreshed {
             Ok(mut fetched) => {
                 // RFC 6749, section 6: without a new one, the former goes on.
                 fetched.refresh = fetched.refresh.or(Some(refresh.into()));
-                self.keep(&fetched).await?;
+                let mut keeps = 1;
+                while self.keep(&fetched).await.is_err() && keeps < KEEPS_MAX {
+                    keeps += 1;
+                    sleep(LOOK).await;
+                }
+                // The access token counts in any case.
                 Ok(fetched)
             }
             // The user, or the authorization server, has taken it back.
             Err(CredentialProblem::Refused(OauthCode::InvalidGrant)) => {
-                self.vault.take(&self.name).await?;
+                self.end(|kept| kept.refresh.as_deref() == Some(&*refresh)).await?;
                 Err(CredentialProblem::NotLinked)
             }
             Err(problem) => Err(problem),
         }
+    }
+
+    /// Forgets the tokens if they are still these: the user may have linked the account again.
+    async fn end(&self, are_these: impl FnOnce(&Kept) -> bool) -> Result<(), CredentialProblem> {
+        if self.read().await?.as_ref().is_some_and(are_these) {
+            self.vault.take(&self.name).await?;
+        }
+        Ok(())
     }
 
     async fn read(&self) -> Result<Option<Kept>, CredentialProblem> {

@@ -106,6 +106,7 @@ impl Linking {
         let last = name(&["last link", &self.server, user]);
         if let Some(id) = vault.read(&last).await?
             && let Ok(id) = String::from_utf8(id)
+            && PendingLink::find(vault, &id).await?.is_some()
         {
             return Ok(id);
         }
@@ -166,9 +167,23 @@ impl Linking {
     ) -> Result<(), CredentialProblem> {
         let fetched = self.authority.redeem(returned.with(step, None)?).await?;
         LinkedTokens::new(vault, &self.server, &link.user).keep(&fetched).await?;
-        vault.take(&name(&["link", &step.link])).await?;
-        vault.take(&name(&["last link", &self.server, &link.user])).await?;
+        // The account is linked. What is not removed expires.
+        let _ = vault.take(&name(&["link", &step.link])).await;
+        let _ = vault.take(&name(&["last link", &self.server, &link.user])).await;
         Ok(())
+    }
+
+    /// Takes one of the steps of a link. Each has a name of its own, so that no two requests take the same one.
+    async fn count_step(&self, vault: &dyn Vault, link: &str) -> Result<(), CredentialProblem> {
+        let steps = name(&["steps", link]);
+        // Where free ones begin, more or less.
+        let first = vault.read(&steps).await?.and_then(|count| count.first().copied());
+        for step in first.unwrap_or_default()..STEPS_MAX {
+            if vault.claim(&name(&["step of", link, &step.to_string()]), LINK).await? {
+                return Ok(vault.write(&steps, &[step + 1], LINK).await?);
+            }
+        }
+        Err(CredentialProblem::TooManySteps)
     }
 
     /// Begins a step, and returns its state and the challenge of its verifier.
@@ -179,14 +194,8 @@ impl Linking {
         cookie: &str,
         is_signed_in: bool,
     ) -> Result<(String, String), CredentialProblem> {
-        let steps = name(&["steps", link]);
-        let count = vault.read(&steps).await?.and_then(|count| count.first().copied());
-        let count = count.unwrap_or_default();
-        if count >= STEPS_MAX {
-            return Err(CredentialProblem::TooManySteps);
-        }
-        vault.write(&steps, &[count + 1], LINK).await?;
-        let (state, verifier) = (random(vault)?, random(vault)?);
+        self.count_step(vault, link).await?;
+        let (state, verifier) = (format!("{}.{}", tag(link), random(vault)?), random(vault)?);
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
         let cookie = Sha256::digest(cookie.as_bytes()).into();
         let step = Step { link: link.to_owned(), is_signed_in, cookie, verifier };
@@ -232,6 +241,12 @@ impl<'a> Returned<'a> {
         }
         Ok(CodeResponse { code, issuer, redirect_uri, verifier: &step.verifier, resource })
     }
+}
+
+/// Tells the cookies of several links in one browser apart. A state begins with it.
+pub fn tag(link: &str) -> String {
+    let digest = Sha256::digest(link.as_bytes());
+    digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A text of 256 random bits, for URLs.
@@ -286,6 +301,7 @@ mod tests {
     async fn a_step_is_of_one_cookie_and_counts_once() {
         let (linking, vault) = (linking(), TestVault::default());
         let (state, challenge) = linking.step(&vault, "link", "cookie", true).await.unwrap();
+        assert!(state.starts_with(&tag("link")));
         let step = Step::take(&vault, &state, "cookie").await.unwrap().unwrap();
         assert!(step.link == "link" && step.is_signed_in);
         let expected = URL_SAFE_NO_PAD.encode(Sha256::digest(step.verifier.as_bytes()));

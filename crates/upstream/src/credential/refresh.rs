@@ -138,8 +138,13 @@ impl Refresh {
             }
             Err(problem) => {
                 self.failed = Some((now, problem));
-                // It was refused for one request, and may count for others.
-                self.kept = self.kept.take().or(self.refused.take());
+                let (kept, refused) = (self.kept.take(), self.refused.take());
+                self.kept = match problem {
+                    // The user has to link the account again.
+                    CredentialProblem::NotLinked => None,
+                    // It was refused for one request, and may count for others.
+                    _ => kept.or(refused),
+                };
             }
         }
     }
@@ -241,6 +246,19 @@ mod tests {
         refresh.begin(false, now + PAUSE);
         refresh.end(Err(CredentialProblem::Unavailable), now + PAUSE);
         assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Use { .. }));
+    }
+
+    #[test]
+    fn a_refused_token_does_not_count_once_its_account_is_linked_no_more() {
+        let now = Instant::now();
+        let (mut refresh, first) = with_token(now);
+        refresh.note_refused(first.text(), now);
+        refresh.begin(false, now);
+        refresh.end(Err(CredentialProblem::NotLinked), now);
+        let decision = refresh.decide(None, now);
+        assert!(matches!(decision, Decision::Fail(CredentialProblem::NotLinked)));
+        let later = now + PAUSE_UNLINKED;
+        assert!(matches!(refresh.decide(None, later), Decision::Wait { fetch: true }));
     }
 
     #[test]
