@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
 use super::backends::{Kind, Servers};
 use crate::local::{self, LocalCluster};
@@ -14,7 +14,7 @@ use crate::target::Started;
 use crate::{cores, target};
 
 /// How long a node may take to start.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(60);
 
 /// Running nodes and servers. They end when this value is dropped.
 pub(crate) struct Machine {
@@ -85,7 +85,19 @@ struct Node {
 }
 
 impl Node {
+    /// Starts a node, once more if another process took its port in between.
     fn start(settings: &Path) -> anyhow::Result<Self> {
+        let until = Instant::now() + START;
+        for _ in 0..3 {
+            if let Some(node) = Self::start_before(settings, until)? {
+                return Ok(node);
+            }
+        }
+        bail!("the node ended at once, three times")
+    }
+
+    /// The node, unless it ended.
+    fn start_before(settings: &Path, until: Instant) -> anyhow::Result<Option<Self>> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         // The script ends what it starts when its standard input closes.
         let mut command = cores::behind_others(local::LEASH);
@@ -93,13 +105,15 @@ impl Node {
         command.env("ROUNDHOUSE__FRONT__LISTEN", address.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().context("starting a node")?;
-        let node = Self { address, process };
-        let until = Instant::now() + START;
+        let mut node = Self { address, process };
         while TcpStream::connect(address).is_err() {
             ensure!(Instant::now() < until, "the node did not start");
+            if node.process.try_wait()?.is_some() {
+                return Ok(None);
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(node)
+        Ok(Some(node))
     }
 }
 

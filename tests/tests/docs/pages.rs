@@ -25,8 +25,9 @@ pub(crate) enum Context {
     /// `printed in GROUP`: the group prints these lines. `…` stands for any text within a line.
     Printed { group: String },
     /// `file PATH in GROUP`: the block is written into this file before the group runs. Settings
-    /// are checked as well.
-    File { path: String, group: String },
+    /// are checked as well, unless the words end with `, checked by the group`: its commands write what they
+    /// need beside them.
+    File { path: String, group: String, is_checked: bool },
     /// `compared with PATH in GROUP`: the file has this content after the group has run.
     Compared { path: String, group: String },
     /// `check`: `roundhouse check` accepts the block. `check with cluster`: it does so with
@@ -144,8 +145,9 @@ fn parse(words: &str) -> Result<Context> {
         Ok((path.to_owned(), group(name)?))
     };
     if let Some(rest) = words.strip_prefix("file ") {
-        let (path, group) = in_group(rest)?;
-        return Ok(Context::File { path, group });
+        let by_group = rest.strip_suffix(", checked by the group");
+        let (path, group) = in_group(by_group.unwrap_or(rest))?;
+        return Ok(Context::File { path, group, is_checked: by_group.is_none() });
     }
     if let Some(rest) = words.strip_prefix("compared with ") {
         let (path, group) = in_group(rest)?;

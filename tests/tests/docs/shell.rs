@@ -194,7 +194,12 @@ fn run_group(group: &str, blocks: &[&Block]) -> Result<()> {
                 ));
                 runs = true;
             }
-            Context::File { path, .. } => write_file(&clone, block, path, &text)?,
+            Context::File { path, is_checked, .. } => {
+                write_file(&clone, path, &text)?;
+                if *is_checked && block.language == "toml" {
+                    check(block, &block.text, &[])?;
+                }
+            }
             _ => {}
         }
     }
@@ -218,16 +223,13 @@ fn run_group(group: &str, blocks: &[&Block]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a snippet into its file. Settings are correct, as all others are checked by their use.
-fn write_file(clone: &Clone, block: &Block, path: &str, text: &str) -> Result<()> {
+/// Writes a snippet into its file.
+fn write_file(clone: &Clone, path: &str, text: &str) -> Result<()> {
     let file = clone.path().join(path);
     fs::create_dir_all(file.parent().context("a file has a folder")?)?;
     fs::write(&file, text)?;
     let is_private = path.ends_with(".env");
     fs::set_permissions(&file, fs::Permissions::from_mode(if is_private { 0o600 } else { 0o644 }))?;
-    if block.language == "toml" {
-        check(block, &block.text, &[])?;
-    }
     Ok(())
 }
 

@@ -29,6 +29,8 @@ const ONLY_IN_TROUBLE: [&str; 58] = [
     "roundhouse_catalog_server_failures_total",
     "roundhouse_catalog_servers_unavailable",
     "roundhouse_catalog_stray_messages_total",
+    "roundhouse_catalog_unpinned_definitions_total",
+    "roundhouse_catalog_unpinned_requests_refused_total",
     "roundhouse_access_log_left_out_total",
     "roundhouse_audit_failing",
     "roundhouse_audit_left_out_total",
