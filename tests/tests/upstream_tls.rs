@@ -1,11 +1,15 @@
 //! Servers over HTTPS, with certificates of a private authority.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::mcp::{Client, result};
+use tests::sse::PATIENCE;
 use tests::tls::{self, Authority};
 use tests::{Node, Setup};
+use tokio::time::sleep;
 
 const NEWEST: &str = "2025-11-25";
 
@@ -75,10 +79,15 @@ async fn a_certificate_that_cannot_be_trusted_is_an_error_that_the_log_explains(
         let text = refusal(&node).await?;
         ensure!(text.contains("the upstream server could not be reached"), "{cause}: {text}");
         ensure!(!text.contains("127.0.0.1") && !text.contains(host), "{cause}: {text}");
-        let log = node.output();
-        let line =
-            log.lines().find(|line| line.contains("an exchange with an upstream server failed"));
-        ensure!(line.is_some_and(|line| line.contains(cause)), "{cause}: {log}");
+        // The log is read by a thread of its own.
+        let until = Instant::now() + PATIENCE;
+        let is_logged = |line: &str| {
+            line.contains("an exchange with an upstream server failed") && line.contains(cause)
+        };
+        while !node.output().lines().any(is_logged) {
+            ensure!(Instant::now() < until, "{cause}: {}", node.output());
+            sleep(Duration::from_millis(10)).await;
+        }
     }
     Ok(())
 }
