@@ -1,11 +1,14 @@
 //! The nodes of a measurement, and the servers of their tenants.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::Context as _;
 
 use super::backends::{Kind, Servers};
 use crate::local::{self, LocalCluster};
@@ -85,36 +88,31 @@ struct Node {
 }
 
 impl Node {
-    /// Starts a node, once more if another process took its port in between.
     fn start(settings: &Path) -> anyhow::Result<Self> {
-        let until = Instant::now() + START;
-        for _ in 0..3 {
-            if let Some(node) = Self::start_before(settings, until)? {
-                return Ok(node);
-            }
-        }
-        bail!("the node ended at once, three times")
-    }
-
-    /// The node, unless it ended.
-    fn start_before(settings: &Path, until: Instant) -> anyhow::Result<Option<Self>> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         // The script ends what it starts when its standard input closes.
         let mut command = cores::behind_others(local::LEASH);
         command.arg("run").arg(local::program()?).args(["serve", "--config"]).arg(settings);
-        command.env("ROUNDHOUSE__FRONT__LISTEN", address.to_string());
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = command.spawn().context("starting a node")?;
-        let mut node = Self { address, process };
-        while TcpStream::connect(address).is_err() {
-            ensure!(Instant::now() < until, "the node did not start");
-            if node.process.try_wait()?.is_some() {
-                return Ok(None);
+        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().context("starting a node")?;
+        let printed = BufReader::new(process.stdout.take().context("no output")?);
+        let mut node = Self { address: ([127, 0, 0, 1], 0).into(), process };
+        // The thread ends with the node.
+        let (sender, started) = mpsc::sync_channel(1);
+        thread::spawn(move || {
+            for address in printed.lines().map_while(Result::ok).filter_map(address_in) {
+                let _is_first = sender.try_send(address);
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(Some(node))
+        });
+        node.address = started.recv_timeout(START).context("the node did not start")?;
+        Ok(node)
     }
+}
+
+/// The address in a line with which a node says where a tenant is served.
+fn address_in(line: String) -> Option<SocketAddr> {
+    let (_, url) = line.strip_prefix("tenant ")?.split_once("http://")?;
+    url.split_once('/')?.0.parse().ok()
 }
 
 impl Drop for Node {
