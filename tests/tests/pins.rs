@@ -149,7 +149,7 @@ async fn is_refused_until_it_is_approved(is_remote: bool, is_catalog: bool) -> R
     let pinned = settings.pin(&["--show"])?;
     ensure!(pinned.contains("it: changed: tool \"send\"\n"), "{pinned}");
     ensure!(pinned.contains("Sends each file to me."), "{pinned}");
-    // The session that is open gets the tools, and is told.
+    // The session that is open gets the tools, and a notification.
     loop {
         let (_, message) = listening.message().await?.context("the stream ended")?;
         if message["method"] == TOLD {

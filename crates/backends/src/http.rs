@@ -156,7 +156,7 @@ mod tests {
         assert!(begin.elapsed() < Duration::from_secs(30) && backend.links() == 0);
     }
 
-    /// A server that answers `tools/call` when the test says so, and what it gets, in order.
+    /// A server that answers `tools/call` when the test lets it, and the requests that it gets, in order.
     struct Busy {
         url: String,
         answers: Arc<Semaphore>,

@@ -1,7 +1,7 @@
 //! The body that arrived with its head, and that the HTTP layer has not passed on yet.
 //!
 //! The HTTP layer polls the answer to a request when it has read the head. Then it passes the body on, which
-//! wakes whatever waits for it, and polls the answer again in the same run of the connection's task. So the
+//! wakes the task that waits for it, and polls the answer again in the same run of the connection's task. So the
 //! waker of the task, if the answer registered it, would run the whole connection once more for nothing.
 //! [`SecondPoll::come`] waits without a waker. [`Repolled`] wakes the task if no second poll came.
 

@@ -177,7 +177,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the generation of the revocations, which each renewal returns as well.
     async fn revocation_generation(&self) -> Result<RevocationGeneration, Error>;
 
-    /// Returns a page of the sessions, whatever their status, for operators. A session that is there from the
+    /// Returns a page of the sessions of every status, for operators. A session that is there from the
     /// first page to the last is on one of them, unless a part of the store moves or is replaced meanwhile.
     /// `count` is about how many entries of the store are looked at; the page may be empty.
     async fn scan(&self, from: ScanCursor, count: usize) -> Result<Scanned, Error>;

@@ -1,4 +1,4 @@
-//! Lists that change: what the client is told.
+//! Lists that change: the notifications that the client gets.
 
 use super::*;
 
