@@ -59,8 +59,8 @@ fn lists(criterion: &mut Criterion) {
     let members = Members::new(names.iter().map(|name| (name.as_str(), &plain)));
     let backends = names.iter().map(|_| Arc::new(NativeBackend::new(Server)) as Arc<dyn Backend>);
     let members = members.expect("the names are fine");
-    let catalog =
-        Catalog::new("bench", members, backends, Duration::from_secs(10), Pinning::off(SERVERS));
+    let pinning = Pinning::off(members.names().cloned());
+    let catalog = Catalog::new("bench", members, backends, Duration::from_secs(10), pinning);
     let session = SessionId::parse("bench").expect("an id");
     let (mut link, bytes) = runtime.block_on(async {
         let mut link = catalog.open(&session);

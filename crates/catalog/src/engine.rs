@@ -516,11 +516,11 @@ mod tests {
     async fn a_server_that_is_lost_after_a_change_of_the_settings_is_not_opened_as_it_was() {
         let (server, plain) = (Arc::new(Held::default()), MemberSettings::default());
         let members = Members::new([("a", &plain), ("b", &plain)]).unwrap();
+        let pinning = Pinning::off(members.names().cloned());
         let other = Arc::new(Held::default());
         let both =
             [Arc::clone(&server) as Arc<dyn Backend>, Arc::clone(&other) as Arc<dyn Backend>];
-        let catalog =
-            Catalog::new("acme", members, both, Duration::from_millis(300), Pinning::off(2));
+        let catalog = Catalog::new("acme", members, both, Duration::from_millis(300), pinning);
         let mut link = catalog.open(&SessionId::parse("s").unwrap());
         let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
         let initialize = Request::new(1.into(), Method::Initialize, Some(params));

@@ -33,6 +33,6 @@ pub use fingerprint::Fingerprint;
 pub use member::{LeftOut, MEMBERS_MAX, Members};
 pub use metrics::register_all;
 pub use pins::{
-    Deviation, Difference, Observer, Part, Pin, Pinned, Pinning, ServerPins, TenantPins,
+    Deviation, Difference, Observer, Part, Pin, Pinned, Pinning, ServerPins, TenantPins, WeakPins,
 };
 pub use settings::MemberSettings;

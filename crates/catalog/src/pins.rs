@@ -1,7 +1,7 @@
 //! Which definitions of tools, prompts and instructions an operator has approved, by server.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use protocol::Listed;
 use serde::{Deserialize, Serialize};
@@ -158,43 +158,72 @@ pub struct Pinning {
 }
 
 impl Pinning {
-    /// No definition of so many servers is compared.
-    pub fn off(servers: usize) -> Self {
-        let pins = TenantPins::new(vec![Pinned::default(); servers]);
+    /// No definition of the servers with these names is compared.
+    pub fn off(servers: impl IntoIterator<Item = Arc<str>>) -> Self {
+        let pins = TenantPins::new(servers.into_iter().map(|name| (name, Pinned::default())));
         Self { pins, observer: Arc::new(|_| {}) }
     }
 }
 
-/// The pins of a tenant's servers, in the order of their names. They can change while sessions use them.
-/// Cheap to clone; all clones are of the same pins.
+/// The pins of a tenant's servers, by name. They can change while sessions use them. Cheap to clone; all
+/// clones are of the same pins.
 #[derive(Clone)]
-pub struct TenantPins(watch::Sender<Arc<[Pinned]>>);
+pub struct TenantPins(Arc<ByName>);
+
+/// As [`TenantPins`], and kept by catalogs and sessions only.
+#[derive(Clone)]
+pub struct WeakPins(Weak<ByName>);
+
+struct ByName {
+    /// In order.
+    names: Vec<Arc<str>>,
+    /// In the order of the names.
+    pins: watch::Sender<Arc<[Pinned]>>,
+}
 
 impl TenantPins {
-    /// The pins of servers in the order of their names.
-    pub fn new(servers: impl IntoIterator<Item = Pinned>) -> Self {
-        Self(watch::Sender::new(servers.into_iter().collect()))
+    /// The pins of these servers.
+    pub fn new(servers: impl IntoIterator<Item = (Arc<str>, Pinned)>) -> Self {
+        let servers: BTreeMap<_, _> = servers.into_iter().collect();
+        let (names, pins): (_, Vec<_>) = servers.into_iter().unzip();
+        Self(Arc::new(ByName { names, pins: watch::Sender::new(pins.into()) }))
     }
 
-    /// Uses the pins of `newer` from now on, also in sessions that are open. Those of another number of
-    /// servers are not of the same tenant's settings, and are left. Returns whether they differ.
+    /// Uses the pins of `newer` from now on, also in sessions that are open. A server whose name `newer`
+    /// does not have keeps its pins. Returns whether any differs.
     pub fn replace_by(&self, newer: &Self) -> bool {
-        let newer = Arc::clone(&newer.0.borrow());
-        self.0.send_if_modified(|pins| {
-            let differs = *pins != newer && pins.len() == newer.len();
+        let pins = Arc::clone(&newer.0.pins.borrow());
+        let newer: BTreeMap<_, _> = newer.0.names.iter().zip(&*pins).collect();
+        self.0.pins.send_if_modified(|former| {
+            let with_names = self.0.names.iter().zip(&**former);
+            let replaced = with_names.map(|(name, former)| *newer.get(name).unwrap_or(&former));
+            let replaced: Vec<_> = replaced.cloned().collect();
+            let differs = **former != *replaced;
             if differs {
-                *pins = newer;
+                *former = replaced.into();
             }
             differs
         })
     }
 
-    /// The number of servers.
-    pub(crate) fn len(&self) -> usize {
-        self.0.borrow().len()
+    /// These pins, for as long as a catalog or a session has them.
+    pub fn downgrade(&self) -> WeakPins {
+        WeakPins(Arc::downgrade(&self.0))
+    }
+
+    /// The names of the servers, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.names.iter()
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<[Pinned]>> {
-        self.0.subscribe()
+        self.0.pins.subscribe()
+    }
+}
+
+impl WeakPins {
+    /// The pins; `None` once no catalog and no session has them.
+    pub fn upgrade(&self) -> Option<TenantPins> {
+        self.0.upgrade().map(TenantPins)
     }
 }

@@ -70,14 +70,20 @@ pub(crate) fn used_file_of(
     has_pins.then(|| file_of(settings, tenant))
 }
 
-/// What is approved of the servers of a tenant, in the order of their names, or everything that is wrong.
+/// No definition of a tenant's servers is compared.
+pub(crate) fn off(written: &TenantSettings) -> TenantPins {
+    let names = written.backends.keys().map(|name| Arc::from(name.as_str()));
+    TenantPins::new(names.map(|name| (name, Pinned::default())))
+}
+
+/// What is approved of the servers of a tenant, or everything that is wrong.
 pub(crate) fn of_tenant(
     settings: &Settings,
     tenant: &str,
     written: &TenantSettings,
 ) -> Result<TenantPins, Vec<String>> {
     let Some(path) = used_file_of(settings, tenant, written) else {
-        return Ok(TenantPins::new(written.backends.values().map(|_| Pinned::default())));
+        return Ok(off(written));
     };
     if settings.node.pins_dir == settings.node.tenants_dir {
         return Err(vec![
@@ -101,7 +107,8 @@ pub(crate) fn of_tenant(
                 path.display()
             ));
         }
-        all.push(Pinned { pin, pins: Arc::new(pins.unwrap_or_default()) });
+        let pins = Arc::new(pins.unwrap_or_default());
+        all.push((Arc::from(name.as_str()), Pinned { pin, pins }));
     }
     if wrong.is_empty() { Ok(TenantPins::new(all)) } else { Err(wrong) }
 }

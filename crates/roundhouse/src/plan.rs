@@ -69,7 +69,7 @@ pub(crate) struct Plan {
     pub(crate) cluster: cluster::Settings,
     pub(crate) tenants: Tenants,
     pub(crate) backends: Backends,
-    /// The pins of the tenants with catalogs, which sessions follow.
+    /// The pins of tenants with backends of the settings, which sessions with catalogs follow.
     pub(crate) pins: BTreeMap<String, TenantPins>,
     pub(crate) pin_records: PinRecords,
     pub(crate) children: Children,
@@ -482,14 +482,8 @@ fn hosts_of_others(tenants: &[Tenant], own: &[String]) -> Vec<(String, String)> 
 /// What serves a tenant.
 struct Served {
     backend: Arc<dyn Backend>,
-    /// Those of a catalog.
+    /// Those of backends of the settings.
     pins: Option<TenantPins>,
-}
-
-impl Served {
-    fn alone(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, pins: None }
-    }
 }
 
 /// What serves a tenant: its only backend, or a catalog of all.
@@ -502,14 +496,16 @@ fn backend_of(
 ) -> Result<Served, Vec<String>> {
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
-        (Some(mounted), None, _) => Ok(Served::alone(Arc::clone(mounted))),
+        (Some(mounted), None, _) => Ok(Served { backend: Arc::clone(mounted), pins: None }),
         (None, None, _) => Err(vec![format!(
             "`tenants.{tenant}.backends` has no backend; write one, as in \
              [tenants.{tenant}.backends.main]"
         )]),
         (None, Some((name, backend)), None) if backend.member().is_plain() => {
             let issuer = &written.tenant.oauth.issuer;
-            kinds.open(tenant, issuer, name, backend, homes).map(Served::alone)
+            let backend = kinds.open(tenant, issuer, name, backend, homes)?;
+            // For sessions with a former catalog.
+            Ok(Served { backend, pins: Some(pins::off(written)) })
         }
         (None, ..) => catalog_of(tenant, written, kinds, homes),
         (Some(_), ..) => Err(vec![format!(

@@ -6,6 +6,7 @@
 //! waits for a restart.
 
 mod changes;
+mod pins_in_use;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,6 @@ use std::time::Duration;
 use actors::Handle;
 use backends::Backend;
 use budget::Budget;
-use catalog::TenantPins;
 use front::AdminCredentials;
 use telemetry::Readiness;
 use tenants::Tenant;
@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use self::changes::{Changes, warn_of_other_changes};
+use self::pins_in_use::PinsInUse;
 use self::watched::Watched;
 use crate::advice::Advice;
 use crate::certificates::CertificateRequests;
@@ -91,8 +92,7 @@ pub(crate) struct Reload {
     settings: Settings,
     tenants: tenants::Tenants,
     backends: backends::Backends,
-    /// Those of the tenants with catalogs.
-    pins: BTreeMap<String, TenantPins>,
+    pins: PinsInUse,
     shared: Shared,
     bodies: Budget,
     handle: Handle,
@@ -133,7 +133,7 @@ impl Reload {
             settings: plan.settings.clone(),
             tenants: plan.tenants.clone(),
             backends: plan.backends.clone(),
-            pins: plan.pins.clone(),
+            pins: PinsInUse::new(plan.pins.clone()),
             shared: Shared {
                 children: plan.children.clone(),
                 budgets: plan.budgets.clone(),
@@ -240,7 +240,7 @@ impl Reload {
         let left = leaving.values().map(|l| (Arc::clone(&l.tenant.name), Arc::clone(&l.backend)));
         // The backends first: a tenant that clients can find has its backend.
         self.backends.replace(planned.into_iter().chain(left));
-        self.replace_pins(&plan, &changes);
+        self.pins.replace(&plan.pins, |tenant| changes.has_new_backend(tenant));
         self.handle.replace_cares(plan.cares());
         self.show_tenants(plan.tenants.by_name().iter().map(|t| Tenant::clone(t)), leaving);
         self.operators.replace(&plan.settings.admin);
@@ -282,19 +282,6 @@ impl Reload {
         self.bodies.divide(plan.settings.front.body_shares(plan.settings.body_maxima()));
         self.handle.divide_sessions(plan.tenant_sessions_max());
         self.handle.limits().limit_tenants(plan.cluster_limits());
-    }
-
-    /// Has the catalogs that stay compare definitions with the pins of this plan, also in sessions that are
-    /// open. New catalogs have theirs.
-    fn replace_pins(&mut self, plan: &Plan, changes: &Changes) {
-        let former = std::mem::take(&mut self.pins);
-        for (tenant, planned) in &plan.pins {
-            let kept = former.get(tenant).filter(|_| !changes.has_new_backend(tenant));
-            if kept.is_some_and(|kept| kept.replace_by(planned)) {
-                tracing::info!(tenant, "applied other pins of the tenant's servers");
-            }
-            self.pins.insert(tenant.clone(), kept.unwrap_or(planned).clone());
-        }
     }
 
     fn show_tenants(
