@@ -250,4 +250,71 @@ mod tests {
         assert!(server.next().await.contains("tools/call"), "the cancellation came first");
         assert!(server.next().await.contains(r#"{"requestId":5}"#));
     }
+
+    /// Answers `initialize`, and a call with a stream of so many messages.
+    async fn flood(mut stream: TcpStream, message: &str, count: usize) {
+        loop {
+            let mut read = vec![0; 4_096];
+            let length = stream.read(&mut read).await.unwrap_or_default();
+            let text = String::from_utf8_lossy(&read[..length]).into_owned();
+            let (kind, body) = match text.split_once("\r\n\r\n") {
+                Some((_, body)) if body.contains("initialize\"") => ("json", RESULT.to_owned()),
+                Some((_, body)) if body.contains("tools/call") => {
+                    ("event-stream", format!("data: {message}\n\n").repeat(count))
+                }
+                Some(_) => ("json", String::new()),
+                None => return,
+            };
+            let kind = format!("{}/{kind}", if kind == "json" { "application" } else { "text" });
+            let status = if body.is_empty() { "405 No" } else { "200 OK" };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n");
+            let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_that_were_read_are_charged_until_the_session_has_them() {
+        const COUNT: usize = 18;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
+        settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+        let text = "x".repeat(1 << 20);
+        let message = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"{text}"}}}}"#
+        );
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let message = message.clone();
+                tokio::spawn(async move { flood(stream, &message, COUNT).await });
+            }
+        });
+        let share = budget::Budget::unlimited().unnamed_share("a");
+        let backend = HttpBackend::new(&share, "a/b", &settings).unwrap();
+        let mut link = backend.open(&SessionId::parse("s").unwrap());
+        link.charge_to(&share);
+        let request = |id, method| Request::new(RequestId::from(id), method, Some(b"{}")).into();
+        link.sender.send(request(1, Method::Initialize)).unwrap();
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
+        link.sender.send(request(2, Method::ToolsCall)).unwrap();
+        // The session takes none: its queue is full after 8 MiB, and the others wait.
+        let all_are_charged = async {
+            while share.used() < COUNT << 20 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), all_are_charged).await.unwrap();
+        for _ in 0..COUNT {
+            assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
+        }
+        let nothing_is_left = async {
+            while share.used() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), nothing_is_left).await.unwrap();
+    }
 }

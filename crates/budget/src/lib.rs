@@ -7,15 +7,18 @@
 //!
 //! An amount is taken in one of two ways. [`Share::take`] asks first and refuses. [`Held::set`]
 //! records what is held already, and may exceed the share; the owner of a [`Budget::notifying`] is then
-//! notified, and makes the tenant release something.
+//! notified, and makes the tenant release something. A holder that keeps its amount only until it is complete is
+//! a [`Growing`]: such holders do not stop one another for good.
 //!
 //! [`Budget::divide`] changes the bounds of all tenants while amounts are taken and released. It takes
 //! nothing from a tenant that holds more than its new maximum.
 //!
 //! The crate has no dependencies and no clock. One lock guards the names of the tenants. A lock in
-//! each share guards its bounds: those who take and release only read them.
+//! each share guards its bounds: those who take and release only read them. Another one guards the order of
+//! the amounts that wait.
 
 mod granule;
+mod growing;
 pub mod limit;
 mod share;
 
@@ -27,6 +30,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 pub use granule::{GRANULE_BYTES, in_granules};
+pub use growing::Growing;
 pub use share::{Exhausted, Held, Share};
 
 /// The bounds of a tenant's share.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use crate::growing::AllGrowing;
 use crate::{Kind, ShareLimits, Total};
 
 /// The share of one tenant. Cheap to clone.
@@ -16,6 +17,7 @@ struct Inner {
     /// only when the budget is divided anew.
     limits: RwLock<ShareLimits>,
     used: AtomicUsize,
+    growing: AllGrowing,
     total: Arc<Total>,
 }
 
@@ -35,8 +37,8 @@ impl Share {
     /// A share of which nothing is used, without a minimum and with all of the total as its maximum.
     pub(crate) fn new(tenant: Arc<str>, total: &Arc<Total>) -> Self {
         let limits = RwLock::new(ShareLimits { min: 0, max: total.max });
-        let used = AtomicUsize::new(0);
-        Self(Arc::new(Inner { tenant, limits, used, total: Arc::clone(total) }))
+        let (used, growing) = (AtomicUsize::new(0), AllGrowing::default());
+        Self(Arc::new(Inner { tenant, limits, used, growing, total: Arc::clone(total) }))
     }
 
     /// Gives the share other bounds, of which the maximum is at most the total.
@@ -100,6 +102,20 @@ impl Share {
         let over_total = committed.saturating_sub(self.0.total.max);
         let over_max = used.saturating_sub(limits.max);
         over_max.max(over_total.min(used.saturating_sub(limits.min)))
+    }
+
+    /// Whether the bounds would allow what is used if it were less by `others`.
+    pub(crate) fn allows_without(&self, others: usize) -> bool {
+        let (used, limits) = (self.used(), self.limits());
+        let left = used.saturating_sub(others);
+        let less = limits.committed_by(used) - limits.committed_by(left);
+        let committed = self.0.total.committed.load(Ordering::Relaxed).saturating_sub(less);
+        left <= limits.max && (left <= limits.min || committed <= self.0.total.max)
+    }
+
+    /// The amounts that grow.
+    pub(crate) fn growing(&self) -> &AllGrowing {
+        &self.0.growing
     }
 
     /// Counts an amount that a holder keeps by other means than a [`Held`]. The holder must call
@@ -230,6 +246,13 @@ impl Held {
     /// Takes `more` in addition, or refuses and takes nothing.
     pub fn try_grow(&mut self, more: usize) -> Result<(), Exhausted> {
         self.try_set(self.amount.checked_add(more).ok_or(Exhausted)?)
+    }
+
+    /// A holder of so much of it, or of all of it if it is less.
+    pub fn split(&mut self, amount: usize) -> Self {
+        let amount = amount.min(self.amount);
+        self.amount -= amount;
+        Self { share: self.share.clone(), amount }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use budget::Share;
+use budget::{Held, Share};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
@@ -23,7 +23,7 @@ use crate::charge::Charge;
 use crate::connector::{Connector, NotPermitted, TooLate};
 use crate::content::{self, Content};
 use crate::credential::{Credential, Linking, Token, User, refuses_token};
-use crate::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
+use crate::exchange::{Exchange, ExchangeEvent, HeaderText, SentEvent, Verb};
 use crate::left_out::LeftOut;
 use crate::machine::ExchangeId;
 use crate::metrics::{self, Open};
@@ -122,15 +122,20 @@ impl Connections {
 /// The events of one exchange.
 struct Events<'a> {
     id: ExchangeId,
-    sender: &'a mpsc::Sender<(ExchangeId, ExchangeEvent)>,
-    /// What is charged for bytes that are not sent yet.
+    sender: &'a mpsc::Sender<SentEvent>,
+    /// What is charged for bytes that the session does not have.
     share: Option<&'a Share>,
 }
 
 impl Events<'_> {
+    /// Sends an event without messages.
     async fn send(&self, event: ExchangeEvent) {
+        self.send_charged(event, None).await;
+    }
+
+    async fn send_charged(&self, event: ExchangeEvent, held: Option<Held>) {
         // Without a receiver this exchange is about to be dropped.
-        let _ = self.sender.send((self.id, event)).await;
+        let _ = self.sender.send(SentEvent { exchange: self.id, event, held }).await;
     }
 }
 
@@ -239,13 +244,13 @@ impl Client {
 
     /// Performs one exchange, and sends its events. The last one satisfies
     /// [`ExchangeEvent::is_last`]. `sent` is dropped or used when that is known. A caller that drops the future
-    /// cuts the connection. What is read is charged to the share of the tenant until it is sent.
+    /// cuts the connection. What is read is charged to the share of the tenant, and events have this charge.
     pub async fn perform(
         &self,
         id: ExchangeId,
         exchange: Exchange,
         sent: Option<Sent>,
-        events: &mpsc::Sender<(ExchangeId, ExchangeEvent)>,
+        events: &mpsc::Sender<SentEvent>,
         share: Option<&Share>,
     ) {
         if !exchange.after.is_zero() {
@@ -469,8 +474,10 @@ impl Client {
                 let body = reading::whole(&self.0.tenant, body, most, &mut charge);
                 let body = timeout(self.0.settings.silence(), body).await;
                 let body = body.map_err(|_| Failure::Silent)??;
+                let bytes = body.len();
                 let messages = reading::messages(&self.0.tenant, body).await?;
-                events.send(ExchangeEvent::Event { messages, id: None, retry_ms: None }).await;
+                let event = ExchangeEvent::Event { messages, id: None, retry_ms: None };
+                events.send_charged(event, charge.hand_on(bytes)).await;
             }
         }
         Ok(ExchangeEvent::Ended)
@@ -505,7 +512,8 @@ impl Client {
                     Some(ENDPOINT) => self.endpoint(&event)?,
                     _ => reader.read(event).await,
                 };
-                events.send(event).await;
+                let held = reader.hand_on(event.bytes());
+                events.send_charged(event, held).await;
             }
             reader.note_sent();
             fed.map_err(|_| Failure::TooLarge)?;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use budget::Held;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use protocol::{Message, Mirrored, Response, UpstreamTokens};
@@ -149,6 +150,17 @@ impl ExchangeEvent {
     pub fn is_last(&self) -> bool {
         !matches!(self, Self::Opened(_) | Self::Endpoint(_) | Self::Event { .. })
     }
+}
+
+/// An event of an exchange on its way to the session.
+#[derive(Debug)]
+pub struct SentEvent {
+    /// The exchange.
+    pub exchange: ExchangeId,
+    /// The event.
+    pub event: ExchangeEvent,
+    /// What the tenant is charged for it, until the session has it. `None` if it is not charged.
+    pub held: Option<Held>,
 }
 
 #[cfg(test)]

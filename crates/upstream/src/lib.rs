@@ -29,7 +29,7 @@ pub use self::credential::{
     OauthCode, PendingLink, Returned, Secret, SignInSettings, Step, User, Vault, VaultUnavailable,
     random, tag,
 };
-pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, Verb};
+pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, SentEvent, Verb};
 pub use self::failure::Failure;
 pub use self::machine::{Effect, ExchangeId, Machine};
 pub use self::metrics::register_all;

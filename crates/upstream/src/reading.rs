@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use budget::Held;
 use bytes::Bytes;
 use fairness::{Blocks, SHORT_BYTES, TickPermit, compute, compute_for_bytes, is_long};
 use http_body_util::BodyExt as _;
@@ -67,6 +68,11 @@ impl<'a> EventReader<'a> {
     ) -> Result<(Vec<Event>, Result<(), TooLong>), Failure> {
         self.charge.set(self.decoder.held_bytes() + piece.len()).await?;
         Ok(self.decode(piece).await)
+    }
+
+    /// What is charged for an event of the last piece with so many bytes, which is sent on.
+    pub(crate) fn hand_on(&mut self, bytes: usize) -> Option<Held> {
+        self.charge.hand_on(bytes)
     }
 
     /// The events of the last piece are sent on: only what the decoder holds is still charged.

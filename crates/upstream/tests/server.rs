@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use upstream::{Client, Effect, Exchange, ExchangeEvent, HttpSettings, Machine, Verb};
+use upstream::{Client, Effect, Exchange, ExchangeEvent, HttpSettings, Machine, SentEvent, Verb};
 
 /// What a server does on a connection after it has read a request.
 #[derive(Clone)]
@@ -148,7 +148,7 @@ pub(crate) async fn perform_with(client: &Client, exchange: Exchange) -> Vec<Exc
     let Some(Effect::Start(id, _)) = effects.pop() else { panic!("no exchange") };
     tokio::spawn(async move { client.perform(id, exchange, None, &sender, None).await });
     let mut received = Vec::new();
-    while let Some((_, event)) = events.recv().await {
+    while let Some(SentEvent { event, .. }) = events.recv().await {
         received.push(event);
     }
     received
@@ -168,7 +168,7 @@ pub(crate) async fn at_once(client: &Client, verb: Verb, count: usize) -> Vec<Ex
         tasks.spawn(async move { client.perform(id, exchange, None, &sender, None).await });
     }
     // The exchanges with a connection have no event: the server sends nothing.
-    let first = events.recv().await.map(|(_, event)| event);
+    let first = events.recv().await.map(|sent| sent.event);
     tasks.shutdown().await;
-    first.into_iter().chain(std::iter::from_fn(|| Some(events.try_recv().ok()?.1))).collect()
+    first.into_iter().chain(std::iter::from_fn(|| Some(events.try_recv().ok()?.event))).collect()
 }

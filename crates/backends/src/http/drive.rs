@@ -11,12 +11,13 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use upstream::{
-    Client, Effect, Exchange, ExchangeEvent, ExchangeId, Machine, Sent, Verb, WhenSent,
+    Client, Effect, Exchange, ExchangeEvent, ExchangeId, Machine, Sent, SentEvent, Verb, WhenSent,
 };
 
 use crate::{EventSender, Gone, LatestTokens, LinkEvent, SavedLink, ServerEnd};
 
-/// Most events of exchanges that wait. Beyond them the exchanges wait, and read no more.
+/// Most events of exchanges that wait. Beyond them the exchanges wait, and read no more. Their bytes are charged to
+/// the tenant.
 const EVENTS_MAX: usize = 16;
 
 /// How long an exchange may take to end after the response that it was for. A connection whose response
@@ -25,8 +26,6 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How long a message that is no request of a client waits for the first token of the client.
 const TOKENS_WITHIN: Duration = Duration::from_secs(10);
-
-type Event = (ExchangeId, ExchangeEvent);
 
 /// Drives a session until the link or the session ends: a new one, or one that was saved.
 pub(super) async fn run(
@@ -59,6 +58,7 @@ pub(super) async fn run(
         running: HashMap::new(),
         released: VecDeque::new(),
         outgoing: VecDeque::from([LinkEvent::Up]),
+        outgoing_held: None,
         events: events_sender,
         effects: Vec::new(),
         is_over: false,
@@ -68,7 +68,7 @@ pub(super) async fn run(
         tokio::select! {
             biased;
             sent = send(&sender, drive.outgoing.front()) => match sent {
-                Ok(()) => drop(drive.outgoing.pop_front()),
+                Ok(()) => drive.note_sent(),
                 Err(Gone) => break,
             },
             message = end.receive() => match message {
@@ -140,14 +140,16 @@ struct Drive {
     released: VecDeque<(Instant, ExchangeId)>,
     /// What the session gets next: the messages of one event of an exchange, so they are bounded.
     outgoing: VecDeque<LinkEvent>,
-    events: mpsc::Sender<Event>,
+    /// What the tenant is charged for the messages in it.
+    outgoing_held: Option<Held>,
+    events: mpsc::Sender<SentEvent>,
     effects: Vec<Effect>,
     /// The session with the server is over: only `outgoing` is left.
     is_over: bool,
 }
 
 impl Drive {
-    async fn take_event(&mut self, (id, event): Event) {
+    async fn take_event(&mut self, SentEvent { exchange: id, event, held }: SentEvent) {
         if event.is_last() {
             self.running.remove(&id);
         }
@@ -169,6 +171,15 @@ impl Drive {
         self.perform();
         if is_outdated {
             self.go_down("the settings of the upstream server were changed".to_owned());
+        }
+        self.outgoing_held = held.filter(|_| !self.outgoing.is_empty());
+    }
+
+    /// The session has the first event, and is charged for it.
+    fn note_sent(&mut self) {
+        self.outgoing.pop_front();
+        if self.outgoing.is_empty() {
+            self.outgoing_held = None;
         }
     }
 
@@ -226,7 +237,8 @@ impl Drive {
                 && !behind.is_sent().await
             {
                 // The server has not got the request, so it gets no word of its end.
-                let _ = events.send((id, ExchangeEvent::Accepted)).await;
+                let event = ExchangeEvent::Accepted;
+                let _ = events.send(SentEvent { exchange: id, event, held: None }).await;
                 return;
             }
             if let Some(latest) = latest {
