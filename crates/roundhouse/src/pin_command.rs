@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::asked_server::AskedServer;
 use crate::cli::Pin;
 use crate::pins::{self, PinFile};
-use crate::settings::{Environment, Problems, Reading, Settings};
+use crate::settings::{Digests, Environment, Problems, Reading, Settings};
 use crate::{Roundhouse, homes, settings_file, started_servers};
 
 /// The lists whose entries are pinned.
@@ -37,24 +37,35 @@ pub(crate) fn run(pin: &Pin) -> anyhow::Result<String> {
     let Reading { settings, problems, digests } =
         Settings::examine(None, Some(&pin.config), &Environment::of_process());
     let settings = problems.clone().or(settings)?;
+    telemetry::init(&settings.log)?;
+    run_with(pin, &settings, &digests)
+}
+
+fn run_with(pin: &Pin, settings: &Settings, digests: &Digests) -> anyhow::Result<String> {
     let tenant = &*pin.tenant;
-    let backends = wanted(pin, &settings)?;
-    let path = pins::file_of(&settings, tenant);
+    let wanted = Wanted::of(pin, settings)?;
+    let path = pins::file_of(settings, tenant);
     let mut former = BTreeMap::new();
     if path.exists() {
         former = PinFile::read(&path).map_err(anyhow::Error::msg)?.servers;
     }
-    telemetry::init(&settings.log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
     let (mut servers, mut report, mut count) = (BTreeMap::new(), String::new(), 0);
     for (name, backend) in &settings.tenants[tenant].backends {
-        if !backends.contains(name) {
+        if wanted.of_users.contains(name) {
+            let (line, kept) = unasked(name, former.get(name), &path);
+            report += &line;
+            count += usize::from(!former.contains_key(name));
+            servers.insert(name.clone(), kept);
+            continue;
+        }
+        if !wanted.asked.contains(name) {
             let kept = former.get(name).filter(|_| backend.member().pin != catalog::Pin::Off);
             servers.extend(kept.map(|kept| (name.clone(), kept.clone())));
             continue;
         }
-        let alone = only(&settings, tenant, name);
+        let alone = only(settings, tenant, name);
         let reading =
             Reading { settings: alone, problems: Problems::default(), digests: digests.clone() };
         let plan = Roundhouse::from_reading(reading).plan()?;
@@ -72,14 +83,19 @@ pub(crate) fn run(pin: &Pin) -> anyhow::Result<String> {
         count += differences(name, &before, &said, pin.show, &mut report);
         servers.insert(name.clone(), said.pins);
     }
+    for name in former.keys().filter(|name| !servers.contains_key(*name)) {
+        count += 1;
+        // Writing into a string cannot fail.
+        let _ = writeln!(report, "{name}: gone: the tenant has no such backend with `pin`");
+    }
     let is_same = servers == former;
     let shown = path.display();
     match (pin.check, is_same) {
-        (true, true) => Ok(format!("{shown}: nothing differs\n")),
+        (true, true) => Ok(format!("{report}{shown}: nothing differs\n")),
         (true, false) => bail!(
             "{report}{shown}: differences: {count}; review them, and run `roundhouse pin {tenant}`"
         ),
-        (false, true) => Ok(format!("{shown}: unchanged\n")),
+        (false, true) => Ok(format!("{report}{shown}: unchanged\n")),
         (false, false) => {
             write(&path, servers)?;
             Ok(format!("{report}{shown}: written; differences: {count}\n"))
@@ -87,31 +103,46 @@ pub(crate) fn run(pin: &Pin) -> anyhow::Result<String> {
     }
 }
 
-/// The backends that are asked.
-fn wanted(pin: &Pin, settings: &Settings) -> anyhow::Result<Vec<String>> {
-    let tenant = &pin.tenant;
-    let written = settings.tenants.get(tenant);
-    let written = written.with_context(|| format!("there is no tenant `{tenant}`"))?;
-    let pinned = written.backends.iter().filter(|(_, b)| b.member().pin != catalog::Pin::Off);
-    let pinned: Vec<_> = pinned.map(|(name, _)| name.clone()).collect();
-    if let Some(other) = pin.backend.iter().find(|name| !pinned.contains(name)) {
-        bail!("the tenant `{tenant}` has no backend `{other}` with `pin`");
+/// The backends whose fingerprints the command is to write or compare.
+struct Wanted {
+    asked: Vec<String>,
+    /// Those that it cannot ask: their servers need a token of a user.
+    of_users: Vec<String>,
+}
+
+impl Wanted {
+    fn of(pin: &Pin, settings: &Settings) -> anyhow::Result<Self> {
+        let tenant = &pin.tenant;
+        let written = settings.tenants.get(tenant);
+        let written = written.with_context(|| format!("there is no tenant `{tenant}`"))?;
+        let pinned = written.backends.iter().filter(|(_, b)| b.member().pin != catalog::Pin::Off);
+        let pinned: Vec<_> = pinned.map(|(name, _)| name.clone()).collect();
+        if let Some(other) = pin.backend.iter().find(|name| !pinned.contains(name)) {
+            bail!("the tenant `{tenant}` has no backend `{other}` with `pin`");
+        }
+        if pinned.is_empty() {
+            bail!(
+                "no backend of the tenant `{tenant}` has `pin`; write `pin = \"warn\"` or `pin = \"refuse\"` into \
+                 its table first"
+            );
+        }
+        let wanted = if pin.backend.is_empty() { pinned } else { pin.backend.clone() };
+        let needs_user = |name: &String| written.backends[name].exchanges_tokens();
+        let (of_users, asked) = wanted.into_iter().partition(needs_user);
+        Ok(Self { asked, of_users })
     }
-    if pinned.is_empty() {
-        bail!(
-            "no backend of the tenant `{tenant}` has `pin`; write `pin = \"warn\"` or `pin = \"refuse\"` into \
-             its table first"
-        );
-    }
-    let wanted = if pin.backend.is_empty() { pinned } else { pin.backend.clone() };
-    let needs_user = |name: &&String| written.backends[*name].exchanges_tokens();
-    if let Some(name) = wanted.iter().find(needs_user) {
-        bail!(
-            "the server `{name}` needs a token of a user, which this command does not have; the log of a node \
-             with `pin = \"warn\"` has the fingerprints of what it says"
-        );
-    }
-    Ok(wanted)
+}
+
+/// The line about a server that needs a token of a user, and what is pinned of it: what the file has. Without a table
+/// in the file the node would not start.
+fn unasked(name: &str, former: Option<&ServerPins>, path: &Path) -> (String, ServerPins) {
+    let sign = if former.is_some() { "not compared" } else { "new: an empty table" };
+    let line = format!(
+        "{name}: {sign}: the server needs a token of a user, which this command does not have; copy the \
+         fingerprints that the log of a node with `pin = \"warn\"` has into the table [servers.{name}] of {}\n",
+        path.display()
+    );
+    (line, former.cloned().unwrap_or_default())
 }
 
 /// The settings with this backend only, whose names stay as they are.
@@ -247,4 +278,72 @@ fn write(path: &Path, servers: BTreeMap<String, ServerPins>) -> anyhow::Result<(
     }
     settings_file::replace(path, &text, MODE)
         .with_context(|| format!("{} cannot be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the command for a tenant whose file of pins names these backends. Returns what it prints, and the file.
+    fn pinned(backends: &str, former: &[&str], check: bool) -> (anyhow::Result<String>, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("roundhouse.toml");
+        let (dir, state) = (folder.path().join("pins"), folder.path().join("state"));
+        let text = format!(
+            "[node]\npins_dir = {dir:?}\nstate_dir = {state:?}\n[front]\npublic_url = 'https://mcp.example.com'\n\
+             [tenants.acme]\nauth = 'oauth'\noauth.issuer = 'https://issuer.example.com'\n{backends}"
+        );
+        std::fs::write(&config, text).unwrap();
+        let servers = former.iter().map(|name| ((*name).to_owned(), ServerPins::default()));
+        write(&dir.join("acme.toml"), servers.collect()).unwrap();
+        let read = Settings::examine(None, Some(&config), &Environment::of_process());
+        let settings = read.problems.or(read.settings).unwrap();
+        let (tenant, backend) = ("acme".to_owned(), Vec::new());
+        let printed = run_with(
+            &Pin { tenant, backend, check, show: false, config },
+            &settings,
+            &read.digests,
+        );
+        (printed, std::fs::read_to_string(dir.join("acme.toml")).unwrap())
+    }
+
+    fn of_users(name: &str, grant: &str) -> String {
+        format!(
+            "[tenants.acme.backends.{name}]\nkind = 'http'\nurl = 'https://{name}.example.com'\npin = 'warn'\n\
+             credential.grant = '{grant}'\n"
+        )
+    }
+
+    #[test]
+    fn a_backend_that_the_settings_no_longer_have_is_named() {
+        let backend = of_users("a", "token_exchange");
+        let (printed, file) = pinned(&backend, &["a", "removed"], true);
+        let refused = printed.unwrap_err().to_string();
+        assert!(
+            refused.contains("removed: gone: ") && refused.contains("differences: 1"),
+            "{refused}"
+        );
+        assert!(file.contains("removed"), "it only compares");
+        let (printed, file) = pinned(&backend, &["a", "removed"], false);
+        assert!(
+            printed.unwrap().contains("removed: gone: ") && !file.contains("removed"),
+            "{file}"
+        );
+    }
+
+    #[test]
+    fn servers_that_need_tokens_of_users_are_named_with_the_remedy_and_keep_their_pins() {
+        let backends =
+            of_users("linked", "authorization_code") + &of_users("ours", "token_exchange");
+        let (printed, _) = pinned(&backends, &["linked", "ours"], true);
+        let printed = printed.unwrap();
+        for name in ["linked", "ours"] {
+            let line = format!("{name}: not compared: the server needs a token of a user");
+            assert!(printed.contains(&line), "{printed}");
+            assert!(printed.contains(&format!("into the table [servers.{name}] of ")), "{printed}");
+        }
+        let (printed, file) = pinned(&backends, &["linked"], false);
+        assert!(printed.unwrap().contains("ours: new: an empty table: "));
+        assert!(file.contains("[servers.linked") && file.contains("[servers.ours"), "{file}");
+    }
 }
