@@ -7,6 +7,7 @@
 mod drive;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use budget::Share;
 use protocol::SessionId;
@@ -86,6 +87,10 @@ impl Backend for HttpBackend {
         self.open_link(Some(saved), self.needs_tokens().then(tokens))
     }
 
+    fn held_back_for(&self) -> Option<Duration> {
+        self.client.held_back_for()
+    }
+
     fn retire(&self) {
         self.client.retire();
     }
@@ -106,7 +111,7 @@ impl Backend for HttpBackend {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use protocol::{Message, Method, Notification, Request, RequestId};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -80,6 +80,12 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// How long a new link does not reach its server, because former ones could not; `None` if that is not known. A
+    /// link that is opened then is the first to try again.
+    fn held_back_for(&self) -> Option<Duration> {
+        None
+    }
+
     /// As [`Self::open_with`], with what another node's link of the session saved. The link answers
     /// `initialize` from it, and goes on where the other one was. If it cannot, it goes down.
     fn carry_on(

@@ -148,3 +148,51 @@ impl Backend for Catalog {
         self.shared.remarks()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::time::Instant;
+
+    use crate::MemberSettings;
+
+    use super::*;
+
+    /// A server that cannot be reached, and when links to it were opened.
+    struct Unreachable {
+        opened: Mutex<Vec<Instant>>,
+        wait: Duration,
+    }
+
+    impl Backend for Unreachable {
+        fn open(&self, _session: &SessionId) -> Link {
+            let (link, end) = Link::pair(LinkLimits::default());
+            end.sender().down("the upstream server cannot be reached");
+            self.opened.lock().unwrap().push(Instant::now());
+            link
+        }
+
+        fn held_back_for(&self) -> Option<Duration> {
+            Some(self.wait)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_cannot_be_reached_is_opened_again_when_it_may_be_tried() {
+        let wait = Duration::from_secs(30);
+        let server = Arc::new(Unreachable { opened: Mutex::default(), wait });
+        let plain = MemberSettings::default();
+        let members = Members::new([("a", &plain)]).unwrap();
+        let pinning = Pinning::off(members.names().cloned());
+        let backends = [Arc::clone(&server) as Arc<dyn Backend>];
+        let catalog = Catalog::new("acme", members, backends, Duration::from_secs(10), pinning);
+        let mut link = catalog.open(&SessionId::parse("s").unwrap());
+        let begin = Instant::now();
+        let polled = async { while link.events.next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_secs(100), polled).await;
+        let opened = server.opened.lock().unwrap();
+        let after: Vec<_> = opened.iter().map(|at| (*at - begin).as_secs()).collect();
+        assert_eq!(after, [0, 30, 60, 90]);
+    }
+}

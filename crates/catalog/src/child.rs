@@ -12,7 +12,8 @@ use crate::list::{List, Reading};
 use crate::pins::{Difference, Pinned};
 use crate::saved::ServerState;
 
-/// Shortest wait before a server that failed is started again, in milliseconds; it doubles each time.
+/// Shortest wait before a server that failed is started again, in milliseconds; it doubles each time. The time of a
+/// server that cannot be reached is the backend's ([`backends::Backend::held_back_for`]).
 const BACKOFF_MIN_MS: u64 = 1_000;
 /// Longest such wait, in milliseconds.
 const BACKOFF_MAX_MS: u64 = 60_000;

@@ -219,6 +219,7 @@ impl Fan {
                             let server = &mut self.servers[*child];
                             server.link = None;
                             server.is_unavailable.get_or_insert_with(Unavailable::new);
+                            self.hold_back(*child);
                         }
                         Report::Ready { child, .. } => self.servers[*child].is_unavailable = None,
                         _ => {}
@@ -227,6 +228,15 @@ impl Fan {
                 }
             }
         }
+    }
+
+    /// Has a server that no link can reach opened again when one can try, instead of after a wait of the machine that
+    /// begins only now.
+    fn hold_back(&mut self, child: usize) {
+        let Some(wait) = self.backends[child].held_back_for() else { return };
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let until = self.now().saturating_add(wait_ms).saturating_add(1);
+        self.machine.iter_mut().for_each(|machine| machine.hold_back(child, until));
     }
 
     /// Opens the link to a server, unless it is carried on and thus open.

@@ -4,7 +4,8 @@
 //! A status or a slow answer is no fault of the transport, so it never counts. [`State`] has no clock.
 //!
 //! An exchange that begins a session may wait for the one that tries: a link that fails is opened again after a
-//! wait of its own, which would begin only when this one is over.
+//! wait of its own, which would begin only when this one is over. [`Breaker::held_back_for`] is for those that
+//! choose this wait.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -133,6 +134,16 @@ impl Breaker {
     /// No code panics while it holds the lock, and none waits.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long it takes until an exchange may try; `None` if exchanges are sent. If one tries at this moment, the next
+    /// one is expected to know after the shortest wait.
+    pub(crate) fn held_back_for(&self) -> Option<Duration> {
+        let state = *self.lock();
+        match state {
+            State::Closed { .. } => None,
+            state => Some(state.wait(Instant::now()).unwrap_or(WAIT_MIN)),
+        }
     }
 
     /// Changes the state.
@@ -265,5 +276,16 @@ mod tests {
             first.fault()
         });
         assert!(waited.is_none(), "the next try is in 16 s");
+    }
+
+    #[test]
+    fn it_tells_how_long_exchanges_are_held_back() {
+        let breaker = Breaker::new();
+        let mut all: Vec<_> = (0..FAULTS_MAX).map(|_| breaker.admit().unwrap()).collect();
+        assert_eq!(breaker.held_back_for(), None);
+        assert!(all.drain(..).any(Admitted::fault), "it opens");
+        assert!(breaker.held_back_for().is_some_and(|wait| !wait.is_zero() && wait <= WAIT_MIN));
+        let breaker = Breaker::of(State::Trying { wait: WAIT_MAX });
+        assert_eq!(breaker.held_back_for(), Some(WAIT_MIN), "another exchange decides before");
     }
 }

@@ -242,6 +242,11 @@ impl Client {
         self.0.is_retired.load(Ordering::Relaxed)
     }
 
+    /// How long all exchanges fail at once, because the server could not be reached; `None` if they are sent.
+    pub fn held_back_for(&self) -> Option<Duration> {
+        self.0.breaker.held_back_for()
+    }
+
     /// Performs one exchange, and sends its events. The last one satisfies
     /// [`ExchangeEvent::is_last`]. `sent` is dropped or used when that is known. A caller that drops the future
     /// cuts the connection. What is read is charged to the share of the tenant, and events have this charge.

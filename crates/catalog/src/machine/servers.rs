@@ -40,6 +40,14 @@ impl Machine {
         }
     }
 
+    /// A server that is down is opened again at this time: until then no link can reach it.
+    pub(crate) fn hold_back(&mut self, child: usize, until: u64) {
+        let child = &mut self.children[child];
+        if matches!(child.state, State::Down { .. }) && !child.is_lost() {
+            child.state = State::Down { again_at: until };
+        }
+    }
+
     pub(super) fn on_child_up(&mut self, child: usize, effects: &mut Vec<Effect>) {
         if let State::Opening { until } = self.children[child].state {
             self.children[child].state = State::Open { until };
