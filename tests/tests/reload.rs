@@ -20,6 +20,8 @@ mod folder;
 mod idle;
 #[path = "reload/lists.rs"]
 mod lists;
+#[path = "reload/one_backend.rs"]
+mod one_backend;
 #[path = "reload/secrets.rs"]
 mod secrets;
 

@@ -1,6 +1,7 @@
 //! A backend that is made of several.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use backends::http::{Linking, User};
@@ -13,12 +14,14 @@ use crate::member::Members;
 use crate::pins::Pinning;
 use crate::saved::Saved;
 use crate::shared::Shared;
+use crate::slots::Slots;
 
 /// Several backends of a tenant as one.
 pub struct Catalog {
-    /// In the order of the members.
-    backends: Arc<[Arc<dyn Backend>]>,
+    slots: Arc<Slots>,
     shared: Arc<Shared>,
+    /// The backends that another catalog has others for, which has everything else of this one.
+    replaced: OnceLock<Vec<Arc<dyn Backend>>>,
 }
 
 impl Catalog {
@@ -32,17 +35,35 @@ impl Catalog {
         pinning: Pinning,
     ) -> Self {
         let start_ms = u64::try_from(start.as_millis()).unwrap_or(u64::MAX);
-        let backends: Arc<[_]> = backends.into_iter().collect();
-        assert_eq!(backends.len(), members.len(), "each member has a backend");
+        let slots = Arc::new(Slots::new(backends));
+        assert_eq!(slots.len(), members.len(), "each member has a backend");
         assert!(pinning.pins.names().eq(members.names()), "each member has its pins");
         let shared = Shared::new(Setup { name: tenant.into(), members, start_ms }, pinning);
-        Self { backends, shared: Arc::new(shared) }
+        Self { slots, shared: Arc::new(shared), replaced: OnceLock::new() }
+    }
+
+    /// A catalog in place of this one, which differs in the backends with these names only: it has those of
+    /// `newer`. Sessions of this catalog are sessions of it: each gets the new backend when its link to the former
+    /// one is opened again. Retiring this catalog then retires the former backends only.
+    pub fn replacing(&self, names: &BTreeSet<String>, newer: &Self) -> Self {
+        let position = |catalog: &Self, name: &str| {
+            catalog.shared.setup.members.names().position(|other| &**other == name)
+        };
+        let replace = |name: &String| {
+            let (at, of_newer) = (position(self, name)?, position(newer, name)?);
+            Some(self.slots.replace(at, newer.slots.get(of_newer).backend))
+        };
+        let replaced: Vec<_> = names.iter().filter_map(replace).collect();
+        // A catalog is replaced once.
+        let _is_first = self.replaced.set(replaced);
+        let (slots, shared) = (Arc::clone(&self.slots), Arc::clone(&self.shared));
+        Self { slots, shared, replaced: OnceLock::new() }
     }
 
     fn link(&self, client: Client) -> Link {
-        let (backends, shared) = (Arc::clone(&self.backends), Arc::clone(&self.shared));
+        let (slots, shared) = (Arc::clone(&self.slots), Arc::clone(&self.shared));
         Link::in_place(LinkLimits::default(), |end, _receiver| {
-            Box::new(Fan::new(backends, shared, client, end))
+            Box::new(Fan::new(slots, shared, client, end))
         })
     }
 }
@@ -69,7 +90,7 @@ impl Backend for Catalog {
 
     /// A catalog that cannot be carried on begins anew with all servers.
     fn is_stateful(&self) -> bool {
-        self.backends.iter().any(|backend| backend.is_stateful())
+        self.slots.all().any(|backend| backend.is_stateful())
     }
 
     fn carry_on(
@@ -92,24 +113,24 @@ impl Backend for Catalog {
         let (session, principal) = (session.clone(), Some(*principal));
         let tokens = self.needs_tokens().then(tokens);
         let client = Client { session, principal, tokens };
-        let (backends, shared) = (Arc::clone(&self.backends), Arc::clone(&self.shared));
+        let (slots, shared) = (Arc::clone(&self.slots), Arc::clone(&self.shared));
         Link::in_place(LinkLimits::default(), |end, _receiver| {
-            Box::new(Fan::new(backends, shared, client, end).carry_on(read, saved))
+            Box::new(Fan::new(slots, shared, client, end).carry_on(read, saved))
         })
     }
 
     fn needs_tokens(&self) -> bool {
-        self.backends.iter().any(|backend| backend.needs_tokens())
+        self.slots.all().any(|backend| backend.needs_tokens())
     }
 
     /// An exchange that fails costs only the tools of its server, unless there is no other.
     fn exchange(&self, user: &User) -> Option<Exchanging> {
-        let exchanging = |backend: &Arc<dyn Backend>| backend.exchange(user).map(tokio::spawn);
-        let all: Vec<_> = self.backends.iter().filter_map(exchanging).collect();
+        let exchanging = |backend: Arc<dyn Backend>| backend.exchange(user).map(tokio::spawn);
+        let all: Vec<_> = self.slots.all().filter_map(exchanging).collect();
         if all.is_empty() {
             return None;
         }
-        let has_others = self.backends.iter().any(|backend| !backend.needs_tokens());
+        let has_others = self.slots.all().any(|backend| !backend.needs_tokens());
         Some(Box::pin(async move {
             let (mut tokens, mut failed) = (Vec::new(), None);
             for exchanging in all {
@@ -128,20 +149,28 @@ impl Backend for Catalog {
     }
 
     fn linking(&self, server: &str) -> Option<Linking> {
-        self.backends.iter().find_map(|backend| backend.linking(server))
+        self.slots.all().find_map(|backend| backend.linking(server))
     }
 
     fn start_in_advance(&self) {
-        self.backends.iter().for_each(|backend| backend.start_in_advance());
+        self.slots.all().for_each(|backend| backend.start_in_advance());
     }
 
     fn retire(&self) {
-        self.shared.retire();
-        self.backends.iter().for_each(|backend| backend.retire());
+        match self.replaced.get() {
+            Some(replaced) => replaced.iter().for_each(|backend| backend.retire()),
+            None => {
+                self.shared.retire();
+                self.slots.all().for_each(|backend| backend.retire());
+            }
+        }
     }
 
     fn links(&self) -> usize {
-        self.backends.iter().map(|backend| backend.links()).sum()
+        match self.replaced.get() {
+            Some(replaced) => replaced.iter().map(|backend| backend.links()).sum(),
+            None => self.slots.all().map(|backend| backend.links()).sum(),
+        }
     }
 
     fn remarks(&self) -> Vec<String> {

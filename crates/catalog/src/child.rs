@@ -194,6 +194,16 @@ impl Child {
         self.lists = Default::default();
     }
 
+    /// Another server takes its place at once. Requests wait for that.
+    pub(crate) fn begin_anew(&mut self, now: u64) {
+        self.state = State::Down { again_at: now };
+        self.is_settled = false;
+        self.is_carried = false;
+        self.saved = ServerState::Anew;
+        self.failure = Failure::new("it is being started");
+        self.lists = Default::default();
+    }
+
     /// Its error, if it has the user open a page first: that is what calls of its tools get.
     pub(crate) fn page_required(&self) -> Option<&Bytes> {
         self.failure.page_required().filter(|_| !self.is_ready())

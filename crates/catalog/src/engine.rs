@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use backends::{Backend, Engine, LatestTokens, Link, LinkEvent, SavedLink, SendError, ServerEnd};
+use backends::{Engine, LatestTokens, Link, LinkEvent, SavedLink, SendError, ServerEnd};
 use budget::Share;
 use bytes::Bytes;
 use fairness::{Computing, compute};
@@ -24,6 +24,7 @@ use crate::pins_watch::PinsWatch;
 use crate::positions::{Positions, Read};
 use crate::saved::{Saved, ServerState, position_of_server};
 use crate::shared::Shared;
+use crate::slots::{Slot, Slots};
 
 /// Most events of servers that one poll handles without one for the session. Then the thread does other
 /// work first: a server that floods the link with messages to be dropped delays no other session.
@@ -40,7 +41,7 @@ pub(crate) struct Client {
 
 /// The servers of one session.
 pub(crate) struct Fan {
-    backends: Arc<[Arc<dyn Backend>]>,
+    slots: Arc<Slots>,
     shared: Arc<Shared>,
     client: Client,
     end: ServerEnd,
@@ -82,6 +83,10 @@ struct Server {
     link: Option<Link>,
     /// It was opened before.
     is_known: bool,
+    /// The number of the first backend that it was opened to.
+    first: Option<u64>,
+    /// The link is one to a later backend. Another node may still have the first one, so it is not carried on there.
+    is_of_later: bool,
     /// Its backend was retired, and it keeps nothing between two requests.
     is_retired: bool,
     is_unavailable: Option<Unavailable>,
@@ -121,15 +126,15 @@ impl Drop for Unavailable {
 
 impl Fan {
     pub(crate) fn new(
-        backends: Arc<[Arc<dyn Backend>]>,
+        slots: Arc<Slots>,
         shared: Arc<Shared>,
         client: Client,
         end: ServerEnd,
     ) -> Self {
-        let servers = backends.iter().map(|_| Server::default()).collect();
+        let servers = (0..slots.len()).map(|_| Server::default()).collect();
         let pins = PinsWatch::new(&shared.pinning.pins);
         Self {
-            backends,
+            slots,
             shared,
             client,
             end,
@@ -169,8 +174,9 @@ impl Fan {
         for (child, (state, positions)) in saved.servers.iter().zip(positions).enumerate() {
             let ServerState::Saved(state) = state else { continue };
             let link = SavedLink { state: state.clone(), positions };
-            let link = self.backends[child].carry_on(session, &principal, link, &tokens);
-            self.servers[child].link = Some(link);
+            let Slot { backend, number } = self.slots.get(child);
+            self.servers[child].link = Some(backend.carry_on(session, &principal, link, &tokens));
+            self.servers[child].first = Some(number);
         }
         self.saved = link.state;
         self.carried = Some(Carried { saved, calls });
@@ -233,7 +239,7 @@ impl Fan {
     /// Has a server that no link can reach opened again when one can try, instead of after a wait of the machine that
     /// begins only now.
     fn hold_back(&mut self, child: usize) {
-        let Some(wait) = self.backends[child].held_back_for() else { return };
+        let Some(wait) = self.slots.get(child).backend.held_back_for() else { return };
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let until = self.now().saturating_add(wait_ms).saturating_add(1);
         self.machine.iter_mut().for_each(|machine| machine.hold_back(child, until));
@@ -247,7 +253,8 @@ impl Fan {
             self.servers[child].is_known = true;
             return;
         }
-        let backend = &self.backends[child];
+        let Slot { backend, number } = self.slots.get(child);
+        let first = *self.servers[child].first.get_or_insert(number);
         let Client { session, principal, tokens } = &self.client;
         let link = match (principal, tokens) {
             (Some(principal), Some(tokens)) => {
@@ -260,6 +267,8 @@ impl Fan {
         self.servers[child] = Server {
             link: Some(link),
             is_known: true,
+            first: Some(first),
+            is_of_later: number != first,
             is_retired: false,
             is_unavailable: self.servers[child].is_unavailable.take(),
         };
@@ -330,6 +339,9 @@ impl Fan {
 
     fn stepped(&mut self, effects: Vec<Effect>) {
         self.perform(effects);
+        if !self.shared.is_retired() {
+            self.restart_retired();
+        }
         if let Some(machine) = &self.machine {
             self.positions.release(machine, &mut self.events);
             self.charged.set(machine.kept_bytes(), || self.end.share());
@@ -338,12 +350,27 @@ impl Fan {
         if self.is_outdated && self.machine.as_ref().is_none_or(Machine::is_idle) {
             self.is_outdated = false;
             self.is_over = true;
-            let mut open = self.backends.iter().zip(&self.servers);
+            let mut open = self.slots.all().zip(&self.servers);
             if open.any(|(backend, server)| server.link.is_some() && backend.is_stateful()) {
                 self.events.push_back(LinkEvent::StateLost);
             }
             let reason = "the settings of the tenant's servers were changed".to_owned();
             self.events.push_back(LinkEvent::Down { reason });
+        }
+    }
+
+    /// Starts idle servers anew whose backends have others in their place. If the whole catalog has another one, the
+    /// session closes the link to it.
+    fn restart_retired(&mut self) {
+        let now = self.now();
+        for child in 0..self.servers.len() {
+            let mut effects = Vec::new();
+            if self.servers[child].is_retired
+                && let Some(machine) = &mut self.machine
+            {
+                machine.restart_if_idle(now, child, &mut effects);
+                self.perform(effects);
+            }
         }
     }
 
@@ -375,6 +402,7 @@ impl Fan {
                         message.map(|message| Event::ChildMessage { child, message, about });
                     return Poll::Ready((message.unwrap_or(Event::Time), Some(read)));
                 }
+                Some(LinkEvent::Saved { .. }) if self.servers[child].is_of_later => Event::Time,
                 Some(LinkEvent::Saved { state }) => Event::ChildSaved { child, state },
                 Some(LinkEvent::Returned { request }) => Event::ChildReturned { child, request },
                 Some(LinkEvent::StateLost) => Event::ChildStateLost(child),
@@ -388,7 +416,7 @@ impl Fan {
                     self.servers[child].is_retired = true;
                     // Closing the link ends all servers, also those that keep something.
                     let mut open = self.servers.iter().filter(|server| server.link.is_some());
-                    if open.all(|server| server.is_retired) {
+                    if self.shared.is_retired() && open.all(|server| server.is_retired) {
                         self.events.push_back(LinkEvent::Retired);
                     }
                     Event::Time
@@ -479,74 +507,4 @@ impl Engine for Fan {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use backends::{LinkLimits, ServerEnd};
-    use protocol::{Message, Method, Request, Response, SessionId};
-
-    use crate::{Catalog, MemberSettings, Members, Pinning};
-
-    use super::*;
-
-    /// A server whose links are those that a test has.
-    #[derive(Default)]
-    struct Held(Mutex<Vec<ServerEnd>>);
-
-    impl Backend for Held {
-        fn open(&self, _session: &SessionId) -> Link {
-            let (link, end) = Link::pair(LinkLimits::default());
-            self.0.lock().unwrap().push(end);
-            link
-        }
-    }
-
-    /// The next event of the catalog's link, while its server answers what it is asked.
-    async fn next(link: &mut Link, server: &Held) -> LinkEvent {
-        let result = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},
-            "serverInfo":{"name":"a","version":"1"}}"#;
-        for _ in 0..250 {
-            let event = tokio::time::timeout(Duration::from_millis(20), link.events.next()).await;
-            if let Ok(event) = event {
-                return event.expect("the link is there");
-            }
-            let Some(mut end) = server.0.lock().unwrap().pop() else { continue };
-            let asked = tokio::time::timeout(Duration::from_millis(20), end.receive()).await;
-            if let Ok(Some(Message::Request(request))) = asked {
-                let response = Response::result(request.id, result.as_bytes());
-                let message = Message::Response(response);
-                end.send(LinkEvent::Message { message, about: None }).await.unwrap();
-            }
-            server.0.lock().unwrap().push(end);
-        }
-        panic!("no event came");
-    }
-
-    #[tokio::test]
-    async fn a_server_that_is_lost_after_a_change_of_the_settings_is_not_opened_as_it_was() {
-        let (server, plain) = (Arc::new(Held::default()), MemberSettings::default());
-        let members = Members::new([("a", &plain), ("b", &plain)]).unwrap();
-        let pinning = Pinning::off(members.names().cloned());
-        let other = Arc::new(Held::default());
-        let both =
-            [Arc::clone(&server) as Arc<dyn Backend>, Arc::clone(&other) as Arc<dyn Backend>];
-        let catalog = Catalog::new("acme", members, both, Duration::from_millis(300), pinning);
-        let mut link = catalog.open(&SessionId::parse("s").unwrap());
-        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
-        let initialize = Request::new(1.into(), Method::Initialize, Some(params));
-        link.sender.send(Message::Request(initialize)).unwrap();
-        assert!(matches!(next(&mut link, &server).await, LinkEvent::Up));
-        for end in server.0.lock().unwrap().iter().chain(&*other.0.lock().unwrap()) {
-            end.sender().try_send(LinkEvent::Up).unwrap();
-        }
-        while !matches!(next(&mut link, &server).await, LinkEvent::Message { .. }) {}
-
-        catalog.retire();
-        server.0.lock().unwrap().clear();
-        // A lost server is opened again when the session uses the catalog.
-        let list = Request::new(2.into(), Method::ToolsList, None);
-        link.sender.send(Message::Request(list)).unwrap();
-        while !matches!(next(&mut link, &server).await, LinkEvent::Down { .. }) {}
-        assert!(server.0.lock().unwrap().is_empty(), "it was opened with the former settings");
-    }
-}
+mod tests;

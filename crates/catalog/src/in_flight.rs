@@ -32,6 +32,11 @@ impl InFlight {
         self.0.is_empty()
     }
 
+    /// Whether no request is at this server.
+    pub(crate) fn has_none_of(&self, child: usize) -> bool {
+        self.0.values().all(|at| at.child != child)
+    }
+
     /// Whether one more request fits.
     pub(crate) fn has_room(&self) -> bool {
         self.0.len() < REQUESTS_MAX
@@ -140,6 +145,11 @@ fn number_of(id: &RequestId) -> Option<u64> {
 }
 
 impl Asked {
+    /// Whether the client has answered all requests of this server.
+    pub(crate) fn has_none_of(&self, child: usize) -> bool {
+        self.open.values().all(|open| open.child != child)
+    }
+
     /// Adds a request of a server, and returns it with an id that no other server has.
     pub(crate) fn add(&mut self, child: usize, request: &Request) -> Result<Request, Full> {
         if self.open.values().filter(|open| open.child == child).count() >= ASKED_MAX {

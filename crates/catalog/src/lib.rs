@@ -25,6 +25,7 @@ mod routes;
 mod saved;
 mod settings;
 mod shared;
+mod slots;
 mod template;
 mod waiting;
 

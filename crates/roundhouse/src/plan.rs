@@ -69,6 +69,8 @@ pub(crate) struct Plan {
     pub(crate) cluster: cluster::Settings,
     pub(crate) tenants: Tenants,
     pub(crate) backends: Backends,
+    /// The backends of tenants that are catalogs.
+    pub(crate) catalogs: BTreeMap<String, Arc<Catalog>>,
     /// The pins of tenants with backends of the settings, which sessions with catalogs follow.
     pub(crate) pins: BTreeMap<String, TenantPins>,
     pub(crate) pin_records: PinRecords,
@@ -155,7 +157,7 @@ impl Plan {
         };
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
-        let mut pins = BTreeMap::new();
+        let (mut catalogs, mut pins) = (BTreeMap::new(), BTreeMap::new());
         for (name, written) in &settings.tenants {
             let tenant = problems.ok_or_add(with_secret(name, &written.tenant, &secrets));
             let Some(tenant) = tenant else { continue };
@@ -184,9 +186,10 @@ impl Plan {
                 }
             }
             match backend_of(name, written, mounted.get(name), &kinds, &mut homes) {
-                Ok(Served { backend, pins: of_tenant }) => {
-                    backends.push((Arc::from(name.as_str()), backend));
-                    pins.extend(of_tenant.map(|of_tenant| (name.clone(), of_tenant)));
+                Ok(served) => {
+                    backends.push((Arc::from(name.as_str()), served.backend));
+                    catalogs.extend(served.catalog.map(|catalog| (name.clone(), catalog)));
+                    pins.extend(served.pins.map(|of_tenant| (name.clone(), of_tenant)));
                 }
                 Err(all) => all.into_iter().for_each(|problem| problems.add(problem)),
             }
@@ -272,6 +275,7 @@ impl Plan {
             cluster,
             tenants,
             backends,
+            catalogs,
             pins,
             pin_records,
             children,
@@ -482,6 +486,8 @@ fn hosts_of_others(tenants: &[Tenant], own: &[String]) -> Vec<(String, String)> 
 /// What serves a tenant.
 struct Served {
     backend: Arc<dyn Backend>,
+    /// The same, if it is one.
+    catalog: Option<Arc<Catalog>>,
     /// Those of backends of the settings.
     pins: Option<TenantPins>,
 }
@@ -496,7 +502,9 @@ fn backend_of(
 ) -> Result<Served, Vec<String>> {
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
-        (Some(mounted), None, _) => Ok(Served { backend: Arc::clone(mounted), pins: None }),
+        (Some(mounted), None, _) => {
+            Ok(Served { backend: Arc::clone(mounted), catalog: None, pins: None })
+        }
         (None, None, _) => Err(vec![format!(
             "`tenants.{tenant}.backends` has no backend; write one, as in \
              [tenants.{tenant}.backends.main]"
@@ -505,7 +513,7 @@ fn backend_of(
             let issuer = &written.tenant.oauth.issuer;
             let backend = kinds.open(tenant, issuer, name, backend, homes)?;
             // For sessions with a former catalog.
-            Ok(Served { backend, pins: Some(pins::off(written)) })
+            Ok(Served { backend, catalog: None, pins: Some(pins::off(written)) })
         }
         (None, ..) => catalog_of(tenant, written, kinds, homes),
         (Some(_), ..) => Err(vec![format!(
@@ -541,16 +549,13 @@ fn catalog_of(
     }
     let pins = pins::of_tenant(kinds.settings, tenant, written);
     let pins = pins.map_err(|all| wrong.extend(all));
-    let start_secs = written.backends.values().filter_map(|backend| match backend {
-        BackendSettings::Stdio(stdio) => stdio.program.start_secs,
-        BackendSettings::Http(_) | BackendSettings::Native(_) => None,
-    });
-    let start_secs = start_secs.chain([kinds.start_secs]).max().unwrap_or(kinds.start_secs);
+    let start_secs = written.start_secs_max().unwrap_or_default().max(kinds.start_secs);
     let (Ok(members), Ok(pins), true) = (members, pins, wrong.is_empty()) else {
         return Err(wrong);
     };
     let start = Duration::from_secs(start_secs.saturating_add(1));
     let pinning = Pinning { pins: pins.clone(), observer: kinds.pin_records.observer() };
-    let catalog = Catalog::new(tenant, members, backends, start, pinning);
-    Ok(Served { backend: Arc::new(catalog), pins: Some(pins) })
+    let catalog = Arc::new(Catalog::new(tenant, members, backends, start, pinning));
+    let backend = Arc::clone(&catalog) as Arc<dyn Backend>;
+    Ok(Served { backend, catalog: Some(catalog), pins: Some(pins) })
 }

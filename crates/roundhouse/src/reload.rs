@@ -17,6 +17,7 @@ use std::time::Duration;
 use actors::Handle;
 use backends::Backend;
 use budget::Budget;
+use catalog::Catalog;
 use front::AdminCredentials;
 use telemetry::Readiness;
 use tenants::Tenant;
@@ -92,6 +93,8 @@ pub(crate) struct Reload {
     settings: Settings,
     tenants: tenants::Tenants,
     backends: backends::Backends,
+    /// Those of the backends that are catalogs.
+    catalogs: BTreeMap<String, Arc<Catalog>>,
     pins: PinsInUse,
     shared: Shared,
     bodies: Budget,
@@ -133,6 +136,7 @@ impl Reload {
             settings: plan.settings.clone(),
             tenants: plan.tenants.clone(),
             backends: plan.backends.clone(),
+            catalogs: plan.catalogs.clone(),
             pins: PinsInUse::new(plan.pins.clone()),
             shared: Shared {
                 children: plan.children.clone(),
@@ -228,9 +232,13 @@ impl Reload {
         }
         leaving.retain(|name, _| !settings.tenants.contains_key(name));
         self.divide(&plan);
-        let kept = |name: &Arc<str>, new| {
-            let kept = self.backends.of(name).filter(|_| !changes.has_new_backend(name));
-            kept.unwrap_or(new)
+        let catalogs = self.catalogs_of(&plan, &changes);
+        let kept = |name: &Arc<str>, new| match catalogs.get(&**name) {
+            Some(catalog) => Arc::clone(catalog) as Arc<dyn Backend>,
+            None => {
+                let kept = self.backends.of(name).filter(|_| !changes.has_new_backend(name));
+                kept.unwrap_or(new)
+            }
         };
         let planned = plan.tenants.by_name().into_iter().filter_map(|tenant| {
             let new = plan.backends.of(&tenant.name)?;
@@ -240,6 +248,7 @@ impl Reload {
         let left = leaving.values().map(|l| (Arc::clone(&l.tenant.name), Arc::clone(&l.backend)));
         // The backends first: a tenant that clients can find has its backend.
         self.backends.replace(planned.into_iter().chain(left));
+        self.catalogs = catalogs;
         self.pins.replace(&plan.pins, |tenant| changes.has_new_backend(tenant));
         self.handle.replace_cares(plan.cares());
         self.show_tenants(plan.tenants.by_name().iter().map(|t| Tenant::clone(t)), leaving);
@@ -282,6 +291,20 @@ impl Reload {
         self.bodies.divide(plan.settings.front.body_shares(plan.settings.body_maxima()));
         self.handle.divide_sessions(plan.tenant_sessions_max());
         self.handle.limits().limit_tenants(plan.cluster_limits());
+    }
+
+    /// The catalogs of the tenants from now on: the former ones as far as they stay.
+    fn catalogs_of(&self, plan: &Plan, changes: &Changes) -> BTreeMap<String, Arc<Catalog>> {
+        let kept = |(name, planned): (&String, &Arc<Catalog>)| {
+            let former = self.catalogs.get(name).filter(|_| !changes.has_new_backend(name));
+            let catalog = match (former, changes.backends_replaced(name)) {
+                (None, _) => Arc::clone(planned),
+                (Some(former), None) => Arc::clone(former),
+                (Some(former), Some(names)) => Arc::new(former.replacing(names, planned)),
+            };
+            (name.clone(), catalog)
+        };
+        plan.catalogs.iter().map(kept).collect()
     }
 
     fn show_tenants(

@@ -48,6 +48,18 @@ impl Machine {
         }
     }
 
+    /// Starts a server anew that has a request neither of the session nor at it, and no subscription.
+    pub(crate) fn restart_if_idle(&mut self, now: u64, child: usize, effects: &mut Vec<Effect>) {
+        let is_idle = self.in_flight.has_none_of(child) && self.asked.has_none_of(child);
+        let server = &mut self.children[child];
+        if is_idle && server.is_ready() && server.subscriptions.is_empty() {
+            server.begin_anew(now);
+            self.is_unsaved = true;
+            effects.push(Effect::Close(child));
+            self.open_due(now, effects);
+        }
+    }
+
     pub(super) fn on_child_up(&mut self, child: usize, effects: &mut Vec<Effect>) {
         if let State::Opening { until } = self.children[child].state {
             self.children[child].state = State::Open { until };

@@ -57,30 +57,37 @@ impl Watched {
 }
 
 /// The files that a tenant names, and whose contents its servers get: files of variables and secrets.
-pub(super) fn files_of(name: &str, tenant: &TenantSettings, settings: &Settings) -> Vec<PathBuf> {
+fn files_of(name: &str, tenant: &TenantSettings, settings: &Settings) -> Vec<PathBuf> {
+    tenant.backends.values().flat_map(|backend| files_of_backend(name, backend, settings)).collect()
+}
+
+/// Those that one backend of the tenant names.
+pub(super) fn files_of_backend(
+    tenant: &str,
+    backend: &BackendSettings,
+    settings: &Settings,
+) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for backend in tenant.backends.values() {
-        let values: Vec<&String> = match backend {
-            BackendSettings::Stdio(stdio) => {
-                if !stdio.env_file.as_os_str().is_empty() {
-                    files.push(stdio.env_file.clone());
-                }
-                stdio.program.env.values().collect()
+    let values: Vec<&String> = match backend {
+        BackendSettings::Stdio(stdio) => {
+            if !stdio.env_file.as_os_str().is_empty() {
+                files.push(stdio.env_file.clone());
             }
-            BackendSettings::Http(http) => {
-                let credential = &http.http.credential;
-                let of_credential = [&credential.client_secret, &credential.sign_in.client_secret];
-                let of_credential = of_credential.map(|secret| secret.expose().to_owned());
-                files.extend(secrets::files_of(
-                    &settings.node.secrets_dir,
-                    name,
-                    of_credential.iter(),
-                ));
-                http.http.headers.values().chain([&http.http.url]).collect()
-            }
-            BackendSettings::Native(_) => continue,
-        };
-        files.extend(secrets::files_of(&settings.node.secrets_dir, name, values.into_iter()));
-    }
+            stdio.program.env.values().collect()
+        }
+        BackendSettings::Http(http) => {
+            let credential = &http.http.credential;
+            let of_credential = [&credential.client_secret, &credential.sign_in.client_secret];
+            let of_credential = of_credential.map(|secret| secret.expose().to_owned());
+            files.extend(secrets::files_of(
+                &settings.node.secrets_dir,
+                tenant,
+                of_credential.iter(),
+            ));
+            http.http.headers.values().chain([&http.http.url]).collect()
+        }
+        BackendSettings::Native(_) => return files,
+    };
+    files.extend(secrets::files_of(&settings.node.secrets_dir, tenant, values.into_iter()));
     files
 }

@@ -142,6 +142,17 @@ pub struct TenantSettings {
     pub backends: BTreeMap<String, BackendSettings>,
 }
 
+impl TenantSettings {
+    /// The longest time that the start of one of its servers may take, if one has a time of its own.
+    pub(crate) fn start_secs_max(&self) -> Option<u64> {
+        let own = self.backends.values().filter_map(|backend| match backend {
+            BackendSettings::Stdio(stdio) => stdio.program.start_secs,
+            BackendSettings::Http(_) | BackendSettings::Native(_) => None,
+        });
+        own.max()
+    }
+}
+
 impl Settings {
     /// The name of a node without a cluster, for logs.
     pub(crate) fn node_name(&self) -> &str {
