@@ -3,7 +3,7 @@
 //! A [`Handler`] receives a method and raw parameters and returns a raw result. It never
 //! sees an envelope, an id or a revision. The task that polls the link's events (the session's
 //! actor) polls the handler's futures too, so a call that is ready at once needs no task and no
-//! wake-up. A handler that blocks delays every session of the same thread. Long work belongs on
+//! wake-up. Other threads poll the futures for long messages. A handler that blocks delays every session of the same thread. Long work belongs on
 //! `tokio::task::spawn_blocking` or a task of its own.
 
 mod engine;
@@ -28,6 +28,10 @@ use crate::{Backend, Link, LinkLimits};
 pub const CALLS_MAX: usize = 256;
 
 /// An MCP server in the process of the node, shared by all sessions of a backend.
+///
+/// The futures for a message of more than 64 KiB are polled by threads of a lower priority, within the runtime of the
+/// session but outside of its `LocalSet`: `tokio::task::spawn_local` panics there, which is answered with -32603. Use
+/// `tokio::spawn`, or a thread with a `LocalSet` of its own for what is not `Send`.
 pub trait Handler: Send + Sync + 'static {
     /// Name, version and capabilities of the server; the answer to `initialize`.
     fn info(&self) -> Info;
@@ -44,7 +48,8 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// Called when the session has ended, so that the handler can free its state. The futures of
-    /// the session are dropped before.
+    /// the session are dropped before. If one of them handles a long message at that moment, another thread calls this
+    /// when the poll of it has ended.
     fn closed(&self, session: &SessionId) {
         let _ = session;
     }

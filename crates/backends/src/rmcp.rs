@@ -31,7 +31,9 @@ pub const CALLS_MAX: usize = 128;
 /// that `rmcp` itself would give. The futures run on the session's thread, so blocking or long
 /// work belongs on another thread. A cancelled request's token is cancelled and its response is
 /// dropped. When the session ends, its futures are dropped and all tokens are cancelled. A panic
-/// is answered with -32603 and does not affect other calls.
+/// is answered with -32603 and does not affect other calls. Other threads poll the future for a request of more than
+/// 64 KiB, outside of the session's `LocalSet`: use `tokio::spawn` and not `tokio::task::spawn_local`, which panics
+/// there.
 ///
 /// ```
 /// use backends::rmcp::RmcpBackend;

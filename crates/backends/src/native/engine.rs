@@ -32,6 +32,8 @@ pub(super) struct InPlace {
     receiver: EventReceiver,
     /// Allocated when a call is not answered at once, to save memory in idle sessions.
     in_flight: Option<Box<InFlight>>,
+    /// What ends the session, once a long message was handled.
+    over: Option<Arc<Over>>,
     is_up: bool,
     /// Whether the next poll begins with new messages, so that neither new nor running calls
     /// starve.
@@ -53,7 +55,8 @@ impl InPlace {
         end: ServerEnd,
         receiver: EventReceiver,
     ) -> Self {
-        Self { served, channel, end, receiver, in_flight: None, is_up: false, new_first: false }
+        let (in_flight, over) = (None, None);
+        Self { served, channel, end, receiver, in_flight, over, is_up: false, new_first: false }
     }
 
     /// Handles messages of the session until one is answered at once.
@@ -137,8 +140,13 @@ impl InPlace {
     fn start_work(&mut self, work: Work, bytes: usize, context: &mut Context<'_>) -> Started {
         let share = if is_long(bytes) { self.end.share() } else { None };
         let mut running = match share {
-            None => Place::Here(Running(work)),
-            Some(share) => Place::Elsewhere(PollElsewhere::new(share.tenant(), Running(work))),
+            None => Place::Here(Running { work, _over: None }),
+            Some(share) => {
+                let new = || Arc::new(Over(Arc::clone(&self.served), Arc::clone(&self.channel)));
+                let over = Some(Arc::clone(self.over.get_or_insert_with(new)));
+                let running = Running { work, _over: over };
+                Place::Elsewhere(PollElsewhere::new(share.tenant(), running))
+            }
         };
         if let Poll::Ready(answer) = Pin::new(&mut running).poll(context) {
             return Started::Done(answer);
@@ -206,9 +214,26 @@ impl Drop for InPlace {
     fn drop(&mut self) {
         self.in_flight = None;
         self.channel.fail_open_requests();
-        if catch_unwind(AssertUnwindSafe(|| self.served.closed(&self.channel.session))).is_err() {
-            tracing::error!(session = ?self.channel.session, "native handler panicked at the end of a session");
+        if self.over.is_none() {
+            close(&self.served, &self.channel);
         }
+    }
+}
+
+/// Tells the handler that the session has ended.
+fn close(served: &Arc<dyn Served>, channel: &ClientChannel) {
+    if catch_unwind(AssertUnwindSafe(|| served.closed(&channel.session))).is_err() {
+        tracing::error!(session = ?channel.session, "native handler panicked at the end of a session");
+    }
+}
+
+/// Tells the handler that the session has ended when neither the link nor any of its futures is left: another
+/// thread may still poll some of these when the link is dropped.
+struct Over(Arc<dyn Served>, Arc<ClientChannel>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        close(&self.0, &self.1);
     }
 }
 
@@ -240,13 +265,17 @@ impl Future for Place {
 }
 
 /// One call or notification that the handler has not finished. Its output is the response, if any.
-struct Running(Work);
+struct Running {
+    work: Work,
+    /// Of a future that another thread polls. Dropped behind it.
+    _over: Option<Arc<Over>>,
+}
 
 impl Future for Running {
     type Output = Option<Response>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = catch_unwind(AssertUnwindSafe(|| match &mut self.0 {
+        let polled = catch_unwind(AssertUnwindSafe(|| match &mut self.work {
             Work::Call(_, future) => future.as_mut().poll(context).map(Some),
             Work::Notice(future) => future.as_mut().poll(context).map(|()| None),
         }));
@@ -254,7 +283,7 @@ impl Future for Running {
             Ok(polled) => ready!(polled),
             Err(_) => Some(Err(panicked())),
         };
-        Poll::Ready(match (&self.0, outcome) {
+        Poll::Ready(match (&self.work, outcome) {
             (Work::Call(id, _), Some(Ok(result))) => Some(Response::result(id.clone(), &result)),
             (Work::Call(id, _), Some(Err(error))) => Some(error.answering(id.clone())),
             _ => None,

@@ -1,5 +1,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use protocol::{Message, RequestId};
 use tokio::sync::Notify;
@@ -11,8 +12,12 @@ use crate::LinkEvent;
 struct Inner {
     dropped: AtomicUsize,
     closed: AtomicUsize,
+    /// How many futures were dropped when the session ended.
+    dropped_before: AtomicUsize,
     received: Mutex<Vec<Method>>,
     go: Notify,
+    /// What the method `block` waits for, and where it tells that it has begun.
+    blocking: Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>,
     asked: Mutex<Option<Result<Bytes, Error>>>,
 }
 
@@ -41,6 +46,18 @@ impl Handler for TestHandler {
             "hang" => {
                 let _held = CountsDrop(Arc::clone(&self.0));
                 std::future::pending().await
+            }
+            "block" => {
+                let _held = CountsDrop(Arc::clone(&self.0));
+                let (begun, go) = self.0.blocking.lock().unwrap().take().unwrap();
+                begun.send(()).unwrap();
+                go.recv().unwrap();
+                std::future::pending().await
+            }
+            "local" => {
+                let spawned = tokio::task::spawn_local(async {});
+                spawned.await.map_err(|_| Error::internal("it was not run"))?;
+                Ok(Bytes::from_static(b"{}"))
             }
             "wait" => {
                 self.0.go.notified().await;
@@ -71,7 +88,9 @@ impl Handler for TestHandler {
     }
 
     fn closed(&self, _session: &SessionId) {
-        self.0.closed.fetch_add(1, Ordering::Relaxed);
+        // Its futures are dropped before.
+        self.0.dropped_before.store(self.0.dropped.load(Ordering::Acquire), Ordering::Relaxed);
+        self.0.closed.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -188,6 +207,49 @@ async fn dropping_the_link_drops_every_running_call_and_notifies_the_handler() {
     drop(talk.link);
     assert_eq!(talk.handler.0.dropped.load(Ordering::Relaxed), 2);
     assert_eq!(talk.handler.0.closed.load(Ordering::Relaxed), 1);
+}
+
+/// Parameters of more than 64 KiB.
+fn long_params() -> String {
+    format!(r#"{{"text":"{}"}}"#, "x".repeat(70 << 10))
+}
+
+#[tokio::test]
+async fn a_session_ends_when_the_thread_that_polls_a_long_call_has_done_so() {
+    let talk = Talk::begin().await;
+    talk.link.charge_to(&budget::Budget::unlimited().unnamed_share("a"));
+    let ((begun, has_begun), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    *talk.handler.0.blocking.lock().unwrap() = Some((begun, goes));
+    talk.request(1, "block", &long_params());
+    let Talk { handler, mut link } = talk;
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(link.events.poll_next(&mut context).is_pending());
+    tokio::task::spawn_blocking(move || has_begun.recv()).await.unwrap().unwrap();
+    drop(link);
+    assert_eq!(handler.0.closed.load(Ordering::Acquire), 0, "its call is being polled");
+    go.send(()).unwrap();
+    let closed = async {
+        while handler.0.closed.load(Ordering::Acquire) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), closed).await.unwrap();
+    assert_eq!(handler.0.dropped_before.load(Ordering::Relaxed), 1);
+    assert_eq!(handler.0.closed.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_long_call_cannot_start_local_tasks_and_fails_alone() {
+    let local = tokio::task::LocalSet::new();
+    let both = async {
+        let mut talk = Talk::begin().await;
+        talk.link.charge_to(&budget::Budget::unlimited().unnamed_share("a"));
+        talk.request(1, "local", "{}");
+        assert!(talk.next().await.0.contains(r#""id":1,"result""#));
+        talk.request(2, "local", &long_params());
+        assert!(talk.next().await.0.contains(r#""id":2,"error":{"code":-32603"#));
+    };
+    local.run_until(both).await;
 }
 
 #[tokio::test]
