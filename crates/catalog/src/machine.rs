@@ -258,7 +258,7 @@ impl Machine {
         };
         let is_waiting = self.waiting.any(|waiting| waiting.until == Until::AllStarted);
         let started = self.awaited_until().filter(|_| is_waiting);
-        children.chain(initialize).chain(started).min()
+        children.chain(initialize).chain(started).chain(self.links.save_at()).min()
     }
 
     /// Until when requests that need all servers wait for those that are being started.

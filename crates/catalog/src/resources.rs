@@ -17,19 +17,31 @@ const LINKS_BYTES_MAX: usize = 256 << 10;
 /// Longest URI that is kept.
 const URI_BYTES_MAX: usize = 2 << 10;
 
+/// How long after a new link the links are saved for the next owner, in milliseconds: with others that come meanwhile.
+const SAVED_AFTER_MS: u64 = 1_000;
+
 /// Resources to which results of tools had links, and the servers of these results.
 #[derive(Default)]
 pub(crate) struct Origins {
     servers: HashMap<Arc<str>, usize>,
     order: VecDeque<Arc<str>>,
     bytes: usize,
+    /// When they are saved, if some are new since the last time.
+    save_at: Option<u64>,
 }
 
 impl Origins {
     /// A result of this server has a link to this resource. The first server keeps it.
-    pub(crate) fn add(&mut self, uri: String, child: usize) {
+    pub(crate) fn note(&mut self, now: u64, uri: String, child: usize) {
+        if self.add(uri, child) {
+            self.save_at.get_or_insert(now.saturating_add(SAVED_AFTER_MS));
+        }
+    }
+
+    /// Adds a link. Returns whether it is new.
+    pub(crate) fn add(&mut self, uri: String, child: usize) -> bool {
         if uri.len() > URI_BYTES_MAX || self.servers.contains_key(uri.as_str()) {
-            return;
+            return false;
         }
         self.bytes += uri.len();
         while (self.order.len() >= LINKS_MAX || self.bytes > LINKS_BYTES_MAX)
@@ -41,6 +53,23 @@ impl Origins {
         let uri: Arc<str> = uri.into();
         self.order.push_back(Arc::clone(&uri));
         self.servers.insert(uri, child);
+        true
+    }
+
+    /// The newest first.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = (usize, &str)> {
+        let newest = self.order.iter().rev();
+        newest.filter_map(|uri| Some((*self.servers.get(uri)?, &**uri)))
+    }
+
+    /// When they are to be saved.
+    pub(crate) fn save_at(&self) -> Option<u64> {
+        self.save_at
+    }
+
+    /// Whether they are to be saved now.
+    pub(crate) fn take_due(&mut self, now: u64) -> bool {
+        self.save_at.take_if(|at| *at <= now).is_some()
     }
 
     /// The memory of the URIs.

@@ -1,5 +1,6 @@
-//! What another node needs to carry a catalog on: what was promised to the client, and the states that the
-//! links of the servers have saved; and how far the streams of each server were read.
+//! What another node needs to carry a catalog on: what was promised to the client, the states that the
+//! links of the servers have saved, and which resources results had links to; and how far the streams of each
+//! server were read.
 //!
 //! The states are opaque here. Names and prefixes are kept with them: a catalog whose servers have others
 //! is another one, and is not carried on.
@@ -17,6 +18,11 @@ const FORMAT: u32 = 1;
 /// Longest state of a catalog, in bytes. Servers whose states do not fit begin anew at the next owner.
 const STATE_BYTES_MAX: usize = 48_000;
 
+/// Most bytes of links to resources in a state. The oldest are left out, and those that do not fit beside the states.
+const LINKS_BYTES_MAX: usize = 8_000;
+/// The bytes of a link beside those of its URI, and of a list of links.
+const LINK_BYTES: usize = 12;
+
 /// The first line of a state. The states of the servers follow, one behind the other.
 #[derive(Serialize, Deserialize)]
 struct Head<'a> {
@@ -25,6 +31,9 @@ struct Head<'a> {
     #[serde(borrow)]
     result: &'a RawValue,
     servers: Vec<HeadOfServer<'a>>,
+    /// As [`Saved::links`].
+    #[serde(default, borrow, skip_serializing_if = "Vec::is_empty")]
+    links: Vec<(usize, std::borrow::Cow<'a, str>)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -61,14 +70,18 @@ pub(crate) struct Saved {
     pub(crate) result: Bytes,
     /// In the order of the members.
     pub(crate) servers: Vec<ServerState>,
+    /// The resources to which results of these servers had links, the newest first.
+    pub(crate) links: Vec<(usize, String)>,
 }
 
 impl Saved {
-    /// Encodes a state; empty if no server has one. Also returns the servers whose states do not fit.
-    pub(crate) fn encode(
+    /// Encodes a state; empty if no server has one. Also returns the servers whose states do not fit. `links` are
+    /// as the field.
+    pub(crate) fn encode<'a>(
         members: &Members,
         result: &[u8],
         servers: &[&ServerState],
+        links: impl IntoIterator<Item = (usize, &'a str)>,
     ) -> (Bytes, Vec<usize>) {
         let Ok(result) = serde_json::from_slice::<&RawValue>(result) else {
             return Default::default();
@@ -76,7 +89,7 @@ impl Saved {
         if servers.iter().all(|state| **state == ServerState::Anew) {
             return Default::default();
         }
-        let head = |lengths: &[usize]| {
+        let head = |lengths: &[usize], links| {
             let of_server = |(at, bytes): (usize, &usize)| {
                 let member = members.get(at);
                 HeadOfServer {
@@ -87,10 +100,10 @@ impl Saved {
                 }
             };
             let servers = lengths.iter().enumerate().map(of_server).collect();
-            serde_json::to_vec(&Head { format: FORMAT, result, servers }).unwrap_or_default()
+            serde_json::to_vec(&Head { format: FORMAT, result, servers, links }).unwrap_or_default()
         };
         let (mut lengths, mut left_out) = (vec![STATE_BYTES_MAX; servers.len()], Vec::new());
-        let mut room = STATE_BYTES_MAX.saturating_sub(head(&lengths).len() + 1);
+        let mut room = STATE_BYTES_MAX.saturating_sub(head(&lengths, Vec::new()).len() + 1);
         let mut states = Vec::new();
         for (at, state) in servers.iter().enumerate() {
             lengths[at] = 0;
@@ -103,7 +116,13 @@ impl Saved {
                 None => left_out.push(at),
             }
         }
-        let mut encoded = head(&lengths);
+        let mut room = room.min(LINKS_BYTES_MAX).saturating_sub(LINK_BYTES);
+        let links = links.into_iter().map_while(|(child, uri)| {
+            let bytes = serde_json::to_vec(uri).ok()?.len() + LINK_BYTES;
+            room = room.checked_sub(bytes)?;
+            Some((child, uri.into()))
+        });
+        let mut encoded = head(&lengths, links.collect());
         encoded.push(b'\n');
         encoded.append(&mut states);
         (encoded.into(), left_out)
@@ -135,7 +154,9 @@ impl Saved {
             });
             at = until;
         }
-        (at == state.len()).then_some(Self { result, servers })
+        let links = head.links.into_iter().filter(|(child, _)| *child < members.len());
+        let links = links.map(|(child, uri)| (child, uri.into_owned())).collect();
+        (at == state.len()).then_some(Self { result, servers, links })
     }
 }
 
@@ -160,6 +181,8 @@ mod tests {
 
     const RESULT: &[u8] = br#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"a","version":"1"}}"#;
 
+    const LINKS: [(usize, &str); 2] = [(3, "x:/\"new\""), (0, "x:/old")];
+
     fn members(names: &[&str]) -> Members {
         let plain = MemberSettings::default();
         Members::new(names.iter().map(|name| (*name, &plain))).unwrap()
@@ -175,10 +198,12 @@ mod tests {
         let servers =
             [saved(b"\n\xff{"), ServerState::Anew, ServerState::Lost, saved(b"another one")];
         let all: Vec<_> = servers.iter().collect();
-        let (state, left_out) = Saved::encode(&members_now, RESULT, &all);
+        let (state, left_out) = Saved::encode(&members_now, RESULT, &all, LINKS);
         assert!(left_out.is_empty());
         let read = Saved::read(&members_now, &state).unwrap();
         assert_eq!((&*read.result, &read.servers[..]), (RESULT, &servers[..]));
+        let links: Vec<_> = read.links.iter().map(|(child, uri)| (*child, &**uri)).collect();
+        assert_eq!(links, LINKS);
         for other in [&["a", "b", "c"][..], &["a", "b", "c", "e"], &["a", "b", "c", "d", "e"]] {
             assert_eq!(Saved::read(&members(other), &state), None, "{other:?}");
         }
@@ -197,7 +222,8 @@ mod tests {
     #[test]
     fn nothing_is_saved_if_no_server_has_a_state() {
         let members = members(&["a", "b"]);
-        let (state, _) = Saved::encode(&members, RESULT, &[&ServerState::Anew, &ServerState::Anew]);
+        let (state, _) =
+            Saved::encode(&members, RESULT, &[&ServerState::Anew, &ServerState::Anew], LINKS);
         assert!(state.is_empty());
     }
 
@@ -205,11 +231,29 @@ mod tests {
     fn states_that_do_not_fit_are_left_out_and_the_others_stay() {
         let members = members(&["a", "b", "c"]);
         let (long, short) = (saved(&[b'x'; 40_000]), saved(b"short"));
-        let (state, left_out) = Saved::encode(&members, RESULT, &[&long, &long, &short]);
+        let (state, left_out) = Saved::encode(&members, RESULT, &[&long, &long, &short], []);
         assert_eq!(left_out, [1]);
         assert!(state.len() <= STATE_BYTES_MAX);
         let read = Saved::read(&members, &state).unwrap();
         assert_eq!(read.servers, [long, ServerState::Anew, short]);
+    }
+
+    #[test]
+    fn the_newest_links_are_kept_within_the_room_that_states_leave() {
+        let members = members(&["a", "b"]);
+        let uris: Vec<_> =
+            (0..500).map(|number| format!("x:/{number}/{}", "\"".repeat(100))).collect();
+        let links = || uris.iter().map(|uri| (1, uri.as_str()));
+        let kept = |bytes: usize| {
+            let long = saved(&vec![b'x'; bytes]);
+            let (state, left_out) =
+                Saved::encode(&members, RESULT, &[&long, &ServerState::Anew], links());
+            assert!(left_out.is_empty() && state.len() <= STATE_BYTES_MAX);
+            let read = Saved::read(&members, &state).unwrap();
+            assert!(read.links.iter().zip(&uris).all(|((_, kept), uri)| kept == uri));
+            read.links.len()
+        };
+        assert!(kept(10) > 30 && kept(44_000) < kept(10) && kept(44_000) > 0 && kept(47_600) == 0);
     }
 
     #[test]

@@ -34,6 +34,9 @@ impl Machine {
     ) -> Self {
         let mut machine = Self::unopened(setup, pins, now);
         machine.promised = Some(saved.result);
+        for (child, uri) in saved.links.into_iter().rev() {
+            machine.links.add(uri, child);
+        }
         for (child, state) in machine.children.iter_mut().zip(saved.servers) {
             child.is_carried = matches!(state, ServerState::Saved(_));
             child.saved = state;
@@ -83,7 +86,8 @@ impl Machine {
     pub(crate) fn take_unsaved(&mut self, effects: &mut Vec<Effect>) -> Option<Bytes> {
         let promised = self.promised.as_ref().filter(|_| self.is_unsaved)?;
         let servers: Vec<_> = self.children.iter().map(|child| &child.saved).collect();
-        let (state, left_out) = Saved::encode(&self.setup.members, promised, &servers);
+        let (state, left_out) =
+            Saved::encode(&self.setup.members, promised, &servers, self.links.newest());
         let report = |child| Effect::Report(Report::NotKept { child });
         effects.extend(left_out.into_iter().map(report));
         self.is_unsaved = false;

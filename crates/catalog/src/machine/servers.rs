@@ -311,7 +311,7 @@ impl Machine {
         }
         if let (None | Some(Method::ToolsCall), Ok(result)) = (&at.method, response.outcome()) {
             for uri in payload::resource_links(&result, LINKS_MAX) {
-                self.links.add(uri, child);
+                self.links.note(now, uri, child);
             }
         }
         let response = match self.children.len() {
@@ -543,6 +543,7 @@ impl Machine {
 
     /// Performs what is due by time.
     pub(super) fn on_time(&mut self, now: u64, effects: &mut Vec<Effect>) {
+        self.is_unsaved |= self.links.take_due(now);
         for child in 0..self.children.len() {
             if self.children[child].start_until().is_some_and(|until| until <= now) {
                 effects.push(Effect::Close(child));

@@ -237,3 +237,21 @@ fn a_stateful_server_that_never_started_is_started_again() {
     bench.step(Event::Time);
     assert_eq!(opened(&bench, 0), 1);
 }
+
+#[test]
+fn another_owner_reads_a_resource_at_the_server_whose_result_had_a_link_to_it() {
+    let mut first = Bench::ready(&["a", "b"]);
+    let state = state_of(&mut first, &[0, 1]).unwrap();
+    first.request("tools/call", json!({ "name": "b__t" }));
+    let (_, request) = first.sent(1, "tools/call").unwrap();
+    let content = json!([{ "type": "resource_link", "uri": "x:/made", "name": "l" }]);
+    let result = json!({ "content": content });
+    first.server(1, &json!({"jsonrpc":"2.0","id":request["id"],"result":result}));
+    let due = first.machine.links.save_at().expect("the link is new");
+    first.machine.step(due, Event::Time, &mut first.effects);
+    let later = first.machine.take_unsaved(&mut first.effects).expect("it is saved");
+    assert_ne!(later, state);
+    let next = carried_on(&["a", "b"], &later, &[]);
+    let links: Vec<_> = next.machine.links.newest().collect();
+    assert_eq!((links, next.machine.links.save_at()), (vec![(1, "x:/made")], None));
+}
