@@ -1,5 +1,7 @@
 //! The audit log of whole nodes: what is in the file, and when.
 
+#[path = "audit/batches.rs"]
+mod batches;
 #[path = "audit/operators.rs"]
 mod operators;
 

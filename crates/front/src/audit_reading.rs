@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use audit::{FieldValue, RequestName};
 use protocol::glance::{self, Kind};
-use protocol::{Message, Method, Notification, Request, RequestId};
+use protocol::{About, Message, Method, Notification, Request, RequestId};
 use serde::Deserialize;
 use telemetry::{Outcome, TraceId};
 use tenants::{Principal, Tenant};
@@ -108,6 +108,19 @@ pub(crate) fn request_name(id: &RequestId) -> RequestName<'_> {
     match id {
         RequestId::Number(number) => RequestName::Number(*number),
         RequestId::String(text) => RequestName::Text(text),
+    }
+}
+
+/// The method that a message names, what it is about, and the id if it is a request.
+pub(crate) fn named(message: &Message) -> (&str, About<'_>, Option<RequestName<'_>>) {
+    match message {
+        Message::Request(request) => {
+            (request.method.as_str(), About::of(request), Some(request_name(&request.id)))
+        }
+        Message::Notification(notification) => {
+            (notification.method.as_str(), About::default(), None)
+        }
+        Message::Response(_) => ("response", About::default(), None),
     }
 }
 

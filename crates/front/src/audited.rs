@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use actix_http::header::HeaderMap;
 use audit::{CallId, Entry, Full, Held, KnownOrigin, Origin, Recorder, SessionDigest, Ticket};
 use bytes::Bytes;
-use protocol::{About, Body as Posted, Message, Method, Request, RequestId, SessionId};
+use protocol::{About, Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome, TraceId};
 use tenants::{Principal, Tenant};
 
 use crate::audit_reading::{
-    RefusalCause, cancelled_id, fields, final_response, request_name, trace_id, trace_of, who,
+    RefusalCause, cancelled_id, fields, final_response, named, request_name, trace_id, trace_of,
+    who,
 };
 use crate::open_calls::{Calls, OpenCall};
 use crate::permissions::NotPermitted;
+use crate::unanswered::Handling;
 
 /// Why a call without a record is refused.
 const UNRECORDED: &str = "audit";
@@ -239,10 +241,8 @@ impl Audited {
             }
             Dispatched::Posted(Posted::Batch(members))
             | Dispatched::AnsweredElsewhere(Posted::Batch(members)) => {
-                for member in members.iter().flatten().skip(admitted.members) {
-                    let own = trace_of(member).map(|own| own.to_string());
-                    let trace = own.as_deref().or(trace);
-                    let ticket = self.admit_message(tenant, member, trace, false)?;
+                for member in members.iter().skip(admitted.members) {
+                    let ticket = self.admit_member(tenant, member, trace)?;
                     // A record that was left out does not end the wait for those before it.
                     if ticket.is_some_and(Ticket::waits) || admitted.last.is_none() {
                         admitted.last = ticket;
@@ -258,6 +258,26 @@ impl Audited {
         Ok(())
     }
 
+    /// Adds the record of one member of a batch. A refused one has its record already.
+    fn admit_member(
+        &mut self,
+        tenant: &Tenant,
+        member: &Result<Message, Rejection>,
+        trace: Option<&str>,
+    ) -> Result<Option<Ticket>, Full> {
+        let message = match member {
+            Ok(message) => message,
+            Err(rejection) => {
+                self.calls.members().add_refused(rejection);
+                return Ok(None);
+            }
+        };
+        let own = trace_of(message).map(|own| own.to_string());
+        let ticket = self.admit_message(tenant, message, own.as_deref().or(trace), false)?;
+        self.calls.members().note_cancelled(message);
+        Ok(ticket)
+    }
+
     fn admit_message(
         &mut self,
         tenant: &Tenant,
@@ -271,6 +291,9 @@ impl Audited {
             Message::Request(request)
                 if request.method == Method::Ping && !self.is_answered_elsewhere =>
             {
+                if !is_only {
+                    self.calls.members().add(&request.id, Handling::Ping, None);
+                }
                 Ok(None)
             }
             Message::Request(request) => self.begin(tenant, request, trace, is_only).map(Some),
@@ -323,15 +346,10 @@ impl Audited {
         let ticket = self.recorder.begin(&self.tenant, &entry)?;
         let opens_session = request.method == Method::Initialize && self.session.is_none();
         if is_only {
-            let (request, began) = (None, None);
-            self.calls = Calls::One(OpenCall { call, request, began, opens_session });
+            self.calls = Calls::One(OpenCall { call, began: None, opens_session });
         } else {
-            let (request, began) = (Some(request.id.clone()), Some(Instant::now()));
-            let open = OpenCall { call, request, began, opens_session };
-            match &mut self.calls {
-                Calls::Many(calls) => calls.push(open),
-                other => *other = Calls::Many(vec![open]),
-            }
+            let open = OpenCall { call, began: Some(Instant::now()), opens_session };
+            self.calls.members().add(&request.id, Handling::Sent, Some(open));
         }
         Ok(ticket)
     }
@@ -370,13 +388,14 @@ impl Audited {
     pub(crate) fn hold_back(&mut self) {
         self.recorder.count_held(&self.tenant);
         self.is_refusal_recorded = true;
-        let open = std::mem::take(&mut self.calls).into_vec();
-        let (outcome, reason) = (Some(Outcome::Refused.as_str()), Some(UNRECORDED));
-        for OpenCall { call, .. } in &open {
-            let entry = Entry { call: Some(*call), outcome, reason, ..Entry::default() };
+        let (reason, mut has_calls) = (Some(UNRECORDED), false);
+        for (open, outcome) in std::mem::take(&mut self.calls).at_end(Outcome::Refused) {
+            has_calls = true;
+            let (call, outcome) = (Some(open.call), Some(outcome.as_str()));
+            let entry = Entry { call, outcome, reason, ..Entry::default() };
             self.recorder.end(&self.tenant, &entry);
         }
-        if open.is_empty() {
+        if !has_calls {
             self.recorder.refused(&self.tenant, &Entry { reason, ..self.entry() });
         }
     }
@@ -438,15 +457,7 @@ impl Audited {
 
     /// Records that a message is refused, and not dispatched.
     pub(crate) fn refuse(&self, message: &Message, reason: &'static str, code: Option<i32>) {
-        let (method, about, id) = match message {
-            Message::Request(request) => {
-                (request.method.as_str(), About::of(request), Some(request_name(&request.id)))
-            }
-            Message::Notification(notification) => {
-                (notification.method.as_str(), Default::default(), None)
-            }
-            Message::Response(_) => ("response", Default::default(), None),
-        };
+        let (method, about, id) = named(message);
         let entry = Entry {
             request: id,
             method: Some(method),
@@ -462,7 +473,7 @@ impl Audited {
 
     /// The call of one of several requests, as an exchange of its own.
     pub(crate) fn split(&mut self, request: &RequestId) -> Option<Self> {
-        let call = self.take_call(request)?;
+        let call = self.calls.take_first(request)?;
         Some(Self {
             recorder: self.recorder.clone(),
             tenant: Arc::clone(&self.tenant),
@@ -470,26 +481,21 @@ impl Audited {
             session: self.session.clone(),
             known_origin: self.known_origin.clone(),
             trace: self.trace.clone(),
-            calls: Calls::One(OpenCall { request: None, ..call }),
+            calls: Calls::One(call),
             posted: None,
             over_limits: Vec::new(),
             ..*self
         })
     }
 
-    fn take_call(&mut self, request: &RequestId) -> Option<OpenCall> {
-        let Calls::Many(calls) = &mut self.calls else { return None };
-        let at = calls.iter().position(|call| call.request.as_ref() == Some(request))?;
-        Some(calls.swap_remove(at))
-    }
-
     /// Notes a message of the response. Of several calls, the one that it answers ends.
     pub(crate) fn answered(&mut self, message: &[u8]) {
-        if !matches!(self.calls, Calls::Many(_)) || self.is_answered_elsewhere {
+        let Calls::Many(calls) = &mut self.calls else { return };
+        if self.is_answered_elsewhere {
             return;
         }
         let Some((id, outcome, code)) = final_response(message) else { return };
-        if let Some(open) = self.take_call(&id) {
+        if let Some(open) = calls.take_answered(&id, code) {
             let entry = Entry {
                 call: Some(open.call),
                 outcome: Some(outcome.as_str()),
@@ -499,6 +505,13 @@ impl Audited {
                 ..Entry::default()
             };
             self.recorder.end(&self.tenant, &entry);
+        }
+    }
+
+    /// Notes that all messages of the response were noted.
+    pub(crate) fn answered_completely(&mut self) {
+        if let Calls::Many(calls) = &mut self.calls {
+            calls.set_complete();
         }
     }
 
@@ -529,32 +542,30 @@ impl Audited {
         if self.is_answered_elsewhere && record.outcome == Outcome::Accepted {
             return;
         }
-        let outcome = match (self.is_dispatched, record.outcome) {
-            // The client left while the record was written, or while its token was exchanged.
-            (false, Outcome::Left) => "not_dispatched",
-            (_, outcome) => outcome.as_str(),
-        };
-        let entry = Entry {
-            at: Some(now),
-            outcome: Some(outcome),
-            status,
-            code: record.code,
-            duration: Some(record.duration),
-            ..Entry::default()
-        };
-        match calls {
-            Calls::One(call) => {
-                self.end(&call, Entry { bytes_out: Some(record.bytes_out), ..entry })
-            }
-            calls => calls.into_vec().iter().for_each(|call| self.end(call, entry.clone())),
+        let is_one = matches!(calls, Calls::One(_));
+        for (call, outcome) in calls.at_end(record.outcome) {
+            let (name, code) = match (self.is_dispatched, outcome) {
+                // The client left while the record was written, or while its token was exchanged.
+                (false, Outcome::Left) => ("not_dispatched", record.code),
+                (_, outcome) if outcome == record.outcome => (outcome.as_str(), record.code),
+                // The code is of another member of the batch.
+                (_, outcome) => (outcome.as_str(), None),
+            };
+            // A call that opens the session: its `begin` could not name it.
+            let session = if call.opens_session { self.digest() } else { None };
+            let entry = Entry {
+                at: Some(now),
+                call: Some(call.call),
+                origin: Origin { session, ..Origin::default() },
+                outcome: Some(name),
+                status,
+                code,
+                duration: Some(record.duration),
+                bytes_out: is_one.then_some(record.bytes_out),
+                ..Entry::default()
+            };
+            self.recorder.end(&self.tenant, &entry);
         }
-    }
-
-    /// Records how this call ended.
-    fn end(&self, call: &OpenCall, entry: Entry<'_>) {
-        let session = if call.opens_session { self.digest() } else { None };
-        let origin = Origin { session, ..Origin::default() };
-        self.recorder.end(&self.tenant, &Entry { call: Some(call.call), origin, ..entry });
     }
 
     fn finish_without_calls(&self, record: &ExchangeRecord, status: Option<u16>) {

@@ -338,6 +338,18 @@ impl Exchange {
         });
     }
 
+    /// Notes that the whole response was noted: a request without an answer in it was cancelled.
+    pub(crate) fn answered_completely(&mut self) {
+        self.note(|inner| {
+            if let Some(audited) = &mut inner.audited {
+                audited.answered_completely();
+            }
+            if let Some(span) = &mut inner.span {
+                span.answered_completely();
+            }
+        });
+    }
+
     /// Notes a message on the only stream of a session of HTTP+SSE: it may answer a POST of this or
     /// another node.
     pub(crate) fn passed_on(&mut self, message: &[u8]) {

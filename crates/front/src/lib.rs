@@ -63,6 +63,7 @@ mod stdio;
 mod streamable_http;
 mod tls;
 mod transport;
+mod unanswered;
 mod unfinished;
 
 pub use admin_address::AdminAddress;

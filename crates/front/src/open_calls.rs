@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use audit::CallId;
 use protocol::RequestId;
+use telemetry::Outcome;
+
+use crate::unanswered::Unanswered;
 
 /// The calls of one exchange.
 #[derive(Debug, Default)]
@@ -12,16 +15,14 @@ pub(crate) enum Calls {
     None,
     /// The exchange is this call.
     One(OpenCall),
-    /// The members of a batch, each until its response.
-    Many(Vec<OpenCall>),
+    /// The members of a batch, each until its response. Those without a record have no call.
+    Many(Unanswered<OpenCall>),
 }
 
 /// A call with a `begin` and no `end`.
 #[derive(Debug)]
 pub(crate) struct OpenCall {
     pub(crate) call: CallId,
-    /// `None` if it is the only one.
-    pub(crate) request: Option<RequestId>,
     /// When it was dispatched, of several calls.
     pub(crate) began: Option<Instant>,
     /// Whether it opens the session: its `begin` could not name that.
@@ -34,16 +35,33 @@ impl Calls {
         match self {
             Self::None => true,
             Self::One(_) => false,
-            Self::Many(calls) => calls.is_empty(),
+            Self::Many(calls) => calls.ends_nothing(),
         }
     }
 
-    /// All of them.
-    pub(crate) fn into_vec(self) -> Vec<OpenCall> {
-        match self {
-            Self::None => Vec::new(),
-            Self::One(call) => vec![call],
-            Self::Many(calls) => calls,
+    /// The members of the batch. Not for an exchange that is one call.
+    pub(crate) fn members(&mut self) -> &mut Unanswered<OpenCall> {
+        loop {
+            match self {
+                Self::Many(members) => return members,
+                Self::None | Self::One(_) => *self = Self::Many(Unanswered::default()),
+            }
         }
+    }
+
+    /// Removes the first call of a batch with this id.
+    pub(crate) fn take_first(&mut self, request: &RequestId) -> Option<OpenCall> {
+        let Self::Many(calls) = self else { return None };
+        calls.take_first(request)
+    }
+
+    /// Those without an answer at the end of an exchange with this outcome, and the outcome of each.
+    pub(crate) fn at_end(self, of_exchange: Outcome) -> impl Iterator<Item = (OpenCall, Outcome)> {
+        let (one, many) = match self {
+            Self::None => (None, None),
+            Self::One(call) => (Some((call, of_exchange)), None),
+            Self::Many(calls) => (None, Some(calls.at_end(of_exchange))),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
     }
 }

@@ -5,10 +5,13 @@ use std::time::Instant;
 
 use actix_http::header::HeaderMap;
 use actors::{begin_notification_span, begin_request_span};
-use protocol::{Body as Posted, Message, RequestId, TraceContext, TraceParent, is_trace_state};
+use protocol::{
+    Body as Posted, Message, Method, RequestId, TraceContext, TraceParent, is_trace_state,
+};
 use telemetry::{Before, ExchangeRecord, Outcome, Side, Span, SpanRef, TraceId, Traces};
 
 use crate::audit_reading::final_response;
+use crate::unanswered::{Handling, Unanswered};
 
 /// The spans of an exchange whose messages may be traced.
 #[derive(Debug)]
@@ -25,8 +28,13 @@ enum Spans {
     None,
     /// That of the only message: it ends with the exchange.
     One(Span),
-    /// Those of the members of a batch. That of a request ends with its response.
-    Members(Vec<(Option<RequestId>, Span)>),
+    /// Those of the members of a batch.
+    Members {
+        /// Each ends with its response.
+        requests: Unanswered<Span>,
+        /// They end with the exchange.
+        notifications: Vec<Span>,
+    },
 }
 
 impl ServerSpan {
@@ -47,29 +55,33 @@ impl ServerSpan {
         began: Instant,
         record: &mut ExchangeRecord,
     ) {
+        let mut first = None;
         self.spans = match body {
             Posted::One(message) => {
                 let span = self.begin_message(message, headers, began);
+                first = span.as_ref().map(Span::at);
                 span.map_or(Spans::None, Spans::One)
             }
             Posted::Batch(members) => {
-                let members = members.iter_mut().flatten().filter_map(|member| {
-                    let span = self.begin_message(member, headers, began)?;
-                    let id = match member {
-                        Message::Request(request) => Some(request.id.clone()),
-                        _ => None,
-                    };
-                    Some((id, span))
-                });
-                Spans::Members(members.collect())
+                let (mut requests, mut notifications) = (Unanswered::default(), Vec::new());
+                for member in members.iter_mut().flatten() {
+                    let span = self.begin_message(member, headers, began);
+                    first = first.or(span.as_ref().map(Span::at));
+                    match member {
+                        Message::Request(request) if request.method == Method::Ping => {
+                            requests.add(&request.id, Handling::Ping, span);
+                        }
+                        Message::Request(request) => {
+                            requests.add(&request.id, Handling::Sent, span);
+                        }
+                        _ => notifications.extend(span),
+                    }
+                    requests.note_cancelled(member);
+                }
+                Spans::Members { requests, notifications }
             }
         };
-        let first = match &self.spans {
-            Spans::None => None,
-            Spans::One(span) => Some(span),
-            Spans::Members(members) => members.first().map(|(_, span)| span),
-        };
-        record.trace = first.map(Span::at);
+        record.trace = first;
     }
 
     /// Begins the span of one message.
@@ -123,26 +135,29 @@ impl ServerSpan {
 
     /// Moves the span of one member of a batch to an exchange of its own.
     pub(crate) fn split(&mut self, request: &RequestId) -> Option<Box<Self>> {
-        let span = self.take_member(request)?;
+        let Spans::Members { requests, .. } = &mut self.spans else { return None };
+        let span = requests.take_first(request)?;
         let (traces, is_taken) = (self.traces.clone(), self.is_taken);
         Some(Box::new(Self { traces, is_taken, spans: Spans::One(span) }))
     }
 
     /// Ends the span of the member of a batch that a message of the response answers.
     pub(crate) fn answered(&mut self, message: &[u8], record: &ExchangeRecord) {
-        if !matches!(&self.spans, Spans::Members(members) if !members.is_empty()) {
+        let Spans::Members { requests, .. } = &mut self.spans else { return };
+        if requests.ends_nothing() {
             return;
         }
         let Some((id, outcome, code)) = final_response(message) else { return };
-        if let Some(span) = self.take_member(&id) {
+        if let Some(span) = requests.take_answered(&id, code) {
             end(span, record, outcome, code);
         }
     }
 
-    fn take_member(&mut self, request: &RequestId) -> Option<Span> {
-        let Spans::Members(members) = &mut self.spans else { return None };
-        let at = members.iter().position(|(id, _)| id.as_ref() == Some(request))?;
-        Some(members.swap_remove(at).1)
+    /// Notes that all messages of the response were noted.
+    pub(crate) fn answered_completely(&mut self) {
+        if let Spans::Members { requests, .. } = &mut self.spans {
+            requests.set_complete();
+        }
     }
 
     /// Ends each span with what is known of the exchange at its end.
@@ -150,16 +165,20 @@ impl ServerSpan {
         match self.spans {
             Spans::None => {}
             Spans::One(span) => end(span, record, record.outcome, record.code),
-            Spans::Members(members) => {
-                for (id, span) in members {
-                    match (id, record.outcome) {
-                        // A notification has no outcome of its own, and that of the batch is of others.
-                        (None, Outcome::Result | Outcome::ToolError | Outcome::Error) => {
-                            end(span, record, Outcome::Accepted, None);
-                        }
-                        _ => end(span, record, record.outcome, record.code),
-                    }
+            Spans::Members { requests, notifications } => {
+                for (span, outcome) in requests.at_end(record.outcome) {
+                    // Otherwise the code is of another member.
+                    let code = record.code.filter(|_| outcome == record.outcome);
+                    end(span, record, outcome, code);
                 }
+                // A notification has no outcome of its own, and that of the batch is of others.
+                let (outcome, code) = match record.outcome {
+                    Outcome::Result | Outcome::ToolError | Outcome::Error => {
+                        (Outcome::Accepted, None)
+                    }
+                    outcome => (outcome, record.code),
+                };
+                notifications.into_iter().for_each(|span| end(span, record, outcome, code));
             }
         }
     }

@@ -3,7 +3,6 @@
 //! Only MCP messages are written, each once and whole (STD-02). A line that is not a message gets
 //! an error without an id, since a pipe has no status.
 
-use std::collections::HashMap;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,13 +10,15 @@ use std::time::Duration;
 
 use actors::{Answer, Caller, Frame, Handle, HandshakeSummary, Opened, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
-use protocol::{Body, ErrorCode, Line, LineSplitter, Message, Method, Rejection, RequestId};
+use protocol::{
+    Body, ErrorCode, Line, LineSplitter, Message, Method, Rejection, Request, RequestId,
+};
 use telemetry::{Outcome, Spanned};
 use tenants::{Principal, Tenant, Tenants};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
 use crate::Reporting;
-use crate::audit_reading::cancelled_id;
+use crate::audit_reading::{cancelled_id, final_response};
 use crate::audited::Dispatched;
 use crate::authentication::Credential;
 use crate::exchange::{Exchange, Exchanges};
@@ -25,6 +26,7 @@ use crate::limits::Limits;
 use crate::record_performing::perform_records;
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
+use crate::unanswered::{Handling, Unanswered};
 
 /// Serves one client of `tenant` over a pair of pipes until the session ends or the client closes
 /// its end. After that, requests in flight may finish within `grace`; then they are dropped with
@@ -55,7 +57,7 @@ pub async fn serve_stdio(
     // One thread serves this client.
     let limits = Limits::new(handle.limits(), 1);
     let mut pending =
-        PendingRequests { exchanges, limits, handshake: None, requests: HashMap::default() };
+        PendingRequests { exchanges, limits, handshake: None, requests: Unanswered::default() };
     loop {
         tokio::select! {
             line = next_line(&mut stdin, &mut lines) => match line? {
@@ -174,7 +176,7 @@ async fn handle_line<W>(
         Some(ReplyEvent::Answer(Answer::Accepted)) => {
             // The session counts its requests from now on.
             for id in &ids {
-                pending.requests.get_mut(id).into_iter().for_each(Exchange::release);
+                pending.requests.with_id(id).for_each(Exchange::release);
             }
             exchange.release();
             exchange.end(Outcome::Accepted);
@@ -200,9 +202,11 @@ fn refuse<W>(
         output.write_line(&error(&rejection));
     }
     for id in ids {
-        let Some(mut exchange) = pending.requests.remove(id) else { continue };
-        exchange.refused(rejection.code.number());
-        exchange.end(Outcome::Error);
+        // Of several with this id, the one of the refused line.
+        if let Some(mut exchange) = pending.requests.take_newest(id) {
+            exchange.refused(rejection.code.number());
+            exchange.end(Outcome::Error);
+        }
         if rejection.id.is_none() {
             output.write_line(&error(&rejection.clone().of(Some(id.clone()))));
         }
@@ -217,9 +221,8 @@ fn write_event<W>(event: ReplyEvent, pending: &mut PendingRequests, output: &mut
 }
 
 fn write_message<W>(message: &Bytes, pending: &mut PendingRequests, output: &mut Output<W>) {
-    if let Ok(Message::Response(response)) = Message::parse(message.clone())
-        && let Some(id) = &response.id
-        && let Some(mut exchange) = pending.requests.remove(id)
+    if let Some((id, _, code)) = final_response(message)
+        && let Some(mut exchange) = pending.requests.take_answered(&id, code)
     {
         exchange.of_handshake(pending.handshake.as_ref());
         exchange.answered(message);
@@ -236,7 +239,7 @@ struct PendingRequests {
     limits: Limits,
     /// The handshake that the client asked for, for the access log.
     handshake: Option<HandshakeSummary>,
-    requests: HashMap<RequestId, Exchange>,
+    requests: Unanswered<Exchange>,
 }
 
 impl PendingRequests {
@@ -244,34 +247,56 @@ impl PendingRequests {
     /// until its response.
     fn add_requests(&mut self, body: &Body, exchange: &mut Exchange) -> Vec<RequestId> {
         exchange.of_handshake(self.handshake.as_ref());
-        if let Body::One(Message::Request(request)) = body {
-            if request.method == Method::Initialize {
-                self.handshake = HandshakeSummary::of_request(request);
+        let members = match body {
+            Body::One(Message::Request(request)) => {
+                if request.method == Method::Initialize {
+                    self.handshake = HandshakeSummary::of_request(request);
+                }
+                return vec![self.add_request(request, exchange.take())];
             }
-            self.requests.insert(request.id.clone(), exchange.take());
-            return vec![request.id.clone()];
-        }
-        let messages = match body {
-            Body::One(message) => std::slice::from_ref(message).iter().collect(),
-            Body::Batch(members) => members.iter().flatten().collect::<Vec<_>>(),
+            Body::One(message) => {
+                self.end_cancelled(message);
+                return Vec::new();
+            }
+            Body::Batch(members) => members,
         };
         let mut ids = Vec::new();
-        for message in messages {
-            match message {
-                Message::Request(request) => ids.push(request.id.clone()),
-                // A cancelled request gets no response, so it is no longer pending (CAN-01).
-                Message::Notification(notification) => {
-                    if let Some(id) = cancelled_id(notification)
-                        && let Some(mut cancelled) = self.requests.remove(&id)
-                    {
-                        cancelled.end(Outcome::Cancelled);
-                    }
+        for member in members {
+            match member {
+                Ok(Message::Request(request)) => {
+                    let split = exchange.split(&request.id);
+                    ids.push(self.add_request(request, split));
                 }
-                Message::Response(_) => {}
+                Ok(message) => self.end_cancelled(message),
+                // The session answers with its error.
+                Err(rejection) => {
+                    let Some(id) = &rejection.id else { continue };
+                    let handling = Handling::Refused(rejection.code.number());
+                    self.requests.add(id, handling, Some(exchange.split(id)));
+                    ids.push(id.clone());
+                }
             }
         }
-        self.requests.extend(ids.iter().map(|id| (id.clone(), exchange.split(id))));
         ids
+    }
+
+    fn add_request(&mut self, request: &Request, exchange: Exchange) -> RequestId {
+        let handling = match request.method {
+            Method::Ping => Handling::Ping,
+            _ => Handling::Sent,
+        };
+        self.requests.add(&request.id, handling, Some(exchange));
+        request.id.clone()
+    }
+
+    /// A cancelled request gets no response, so it is no longer pending (CAN-01).
+    fn end_cancelled(&mut self, message: &Message) {
+        if let Message::Notification(notification) = message
+            && let Some(id) = cancelled_id(notification)
+            && let Some(mut cancelled) = self.requests.take_cancelled(&id)
+        {
+            cancelled.end(Outcome::Cancelled);
+        }
     }
 }
 

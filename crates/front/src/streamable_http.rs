@@ -328,7 +328,10 @@ async fn visible(request: &FrontRequest<'_>, answer: Answer) -> Answer {
 fn note_answer(exchange: &mut Exchange, answer: &Answer) {
     match answer {
         Answer::Json(message) | Answer::Welcome(message) => exchange.answered(message),
-        Answer::Array(messages) => messages.iter().for_each(|message| exchange.answered(message)),
+        Answer::Array(messages) => {
+            messages.iter().for_each(|message| exchange.answered(message));
+            exchange.answered_completely();
+        }
         Answer::Nothing => exchange.end(Outcome::Cancelled),
         // Their statuses say it.
         Answer::Accepted | Answer::Ended | Answer::Refused(_) => {}
