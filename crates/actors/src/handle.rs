@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use backends::http::{Linking, User, Vault};
+use backends::http::{Linking, User, UserKey, Vault};
 use backends::{Backends, Exchanging};
 use budget::Budget;
 use cluster::{Cluster, Membership, Revocations};
@@ -271,16 +271,16 @@ impl Handle {
         token: Option<&str>,
         links_at: Option<Arc<str>>,
     ) -> Option<Exchanging> {
-        let name = self.user(tenant, principal).into();
+        let key = self.user(tenant, principal);
         let (token, vault) = (token.map(Arc::from), self.vault());
         let backend = self.node.context.backends.of(tenant)?;
-        backend.exchange(&User { token, name, links_at, vault })
+        backend.exchange(&User { token, key, links_at, vault })
     }
 
-    /// Identifies a user of a tenant at all nodes. After a revocation it is another one, so the accounts that
-    /// were linked before are found no more.
-    pub fn user(&self, tenant: &str, principal: &Principal) -> String {
-        format!("{} {}", self.node.context.revoked_ms(tenant, principal), principal.name())
+    /// Identifies a user of a tenant at all nodes, and what of this user's links still counts.
+    pub fn user(&self, tenant: &str, principal: &Principal) -> UserKey {
+        let revoked_ms = self.node.context.revoked_ms(tenant, principal);
+        UserKey { name: principal.name().to_owned(), revoked_ms }
     }
 
     /// How users of a tenant link accounts at this server.

@@ -46,7 +46,7 @@ mod unconfirmed;
 mod vault;
 
 pub use backends::http::{
-    CredentialProblem, Linking, PendingLink, Returned, Step, Vault, random, tag,
+    CredentialProblem, Linking, PendingLink, Returned, Step, UserKey, Vault, random, tag,
 };
 pub use caller::Caller;
 pub use care::Care;

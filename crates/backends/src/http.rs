@@ -13,7 +13,7 @@ use budget::Share;
 use protocol::SessionId;
 pub use upstream::{
     CredentialProblem, Grant, HttpSettings, IDLE_MAX, Linking, PendingLink, Returned, Step, User,
-    Vault, VaultUnavailable, random, tag,
+    UserKey, Vault, VaultUnavailable, random, tag,
 };
 
 use crate::{Backend, Exchanging, LatestTokens, Link, LinkLimits, SavedLink};

@@ -115,7 +115,7 @@ impl AccountLinks<'_> {
         let user = verified
             .ok()
             .map(|credential| self.service.handle.user(&self.tenant.name, &credential.principal));
-        if user.as_deref() != Some(&*link.user) {
+        if user.as_ref() != Some(&link.user) {
             tracing::warn!(tenant = &*self.tenant.name, "a link was opened by another user");
             return Ok(Reply::Text(StatusCode::FORBIDDEN, OTHER_USER.to_owned()));
         }

@@ -26,6 +26,7 @@ use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
 
 use budget::Share;
 use protocol::{AccountLink, UpstreamToken, UpstreamTokens};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use self::answer::Fetched;
@@ -59,13 +60,23 @@ enum Kind {
     OfClients { server: Arc<str>, exchanges: Arc<Exchanges>, linking: Option<Linking> },
 }
 
+/// Identifies a user of a tenant at all nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserKey {
+    /// The name of the user's principal.
+    pub name: String,
+    /// When the user was revoked last, in milliseconds since 1970, or 0. What was linked before that does not
+    /// count. A revocation is forgotten some time after all that was linked before it has expired.
+    pub revoked_ms: u64,
+}
+
 /// The user of a request.
 #[derive(Clone)]
 pub struct User {
     /// The token with which the user's client authenticated at this node; `None` if it has none.
     pub token: Option<Arc<str>>,
     /// Identifies the user at the tenant, also at other nodes.
-    pub name: Arc<str>,
+    pub key: UserKey,
     /// Where links are, to which their ids are added; `None` if the node does not know where it is reached.
     pub links_at: Option<Arc<str>>,
     /// Where the tokens of users are kept.
@@ -169,8 +180,8 @@ impl Credential {
             (None, _) => None,
             (Some(subject), None) => Some(exchanges.of(&self.authority, subject)),
             (Some(_), Some(_)) => {
-                let tokens = LinkedTokens::new(&user.vault, server, &user.name);
-                Some(exchanges.of_account(&self.authority, &user.name, tokens))
+                let tokens = LinkedTokens::new(&user.vault, server, &user.key);
+                Some(exchanges.of_account(&self.authority, &user.key, tokens))
             }
         };
         let (backend, linking, user) = (Arc::clone(server), linking.clone(), user.clone());
@@ -179,7 +190,7 @@ impl Credential {
             let (text, link) = match (exchange.token(None).await, linking) {
                 (Err(CredentialProblem::NotLinked), Some(linking)) => {
                     let at = user.links_at.ok_or(CredentialProblem::NotLinked)?;
-                    let id = linking.begin(&*user.vault, &user.name).await?;
+                    let id = linking.begin(&*user.vault, &user.key).await?;
                     let url = format!("{at}{id}");
                     ("".into(), Some(Arc::new(AccountLink { id, url })))
                 }

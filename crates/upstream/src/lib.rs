@@ -26,8 +26,8 @@ mod url;
 pub use self::client::{Client, IDLE_MAX};
 pub use self::credential::{
     ClientAuth, CredentialProblem, CredentialSetting, CredentialSettings, Grant, Linking,
-    OauthCode, PendingLink, Returned, Secret, SignInSettings, Step, User, Vault, VaultUnavailable,
-    random, tag,
+    OauthCode, PendingLink, Returned, Secret, SignInSettings, Step, User, UserKey, Vault,
+    VaultUnavailable, random, tag,
 };
 pub use self::exchange::{Exchange, ExchangeEvent, HeaderText, SentEvent, Verb};
 pub use self::failure::Failure;

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::UserKey;
 use super::authority::Authority;
 use super::linked::LinkedTokens;
 use super::problem::CredentialProblem;
@@ -121,10 +122,12 @@ impl Exchanges {
     pub(crate) fn of_account(
         &self,
         authority: &Arc<Authority>,
-        user: &str,
+        user: &UserKey,
         tokens: LinkedTokens,
     ) -> Exchange {
-        self.from(authority, user, From::Account(tokens))
+        // A token that was got before a revocation is not found after it.
+        let key = format!("{} {}", user.revoked_ms, user.name);
+        self.from(authority, &key, From::Account(tokens))
     }
 
     fn from(&self, authority: &Arc<Authority>, key: &str, from: From) -> Exchange {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
+use super::UserKey;
 use super::answer::Fetched;
 use super::authority::Authority;
 use super::exchanges::Turns;
@@ -34,6 +35,8 @@ pub(crate) struct LinkedTokens {
     vault: Arc<dyn Vault>,
     /// Their name in the vault.
     name: Arc<str>,
+    /// Those that were linked before this do not count.
+    revoked_ms: u64,
 }
 
 /// As the vault has them.
@@ -43,21 +46,33 @@ struct Kept {
     refresh: Option<String>,
     /// When the access token ends, in seconds since 1970.
     ends: u64,
+    /// When the user was revoked last before the account was linked, in milliseconds since 1970, or 0.
+    revoked_ms: u64,
 }
 
 impl LinkedTokens {
     /// Those of this user. `server` identifies the server, and the tenant.
-    pub(crate) fn new(vault: &Arc<dyn Vault>, server: &str, user: &str) -> Self {
-        let name = serde_json::json!(["tokens", server, user]).to_string();
-        Self { vault: Arc::clone(vault), name: name.into() }
+    pub(crate) fn new(vault: &Arc<dyn Vault>, server: &str, user: &UserKey) -> Self {
+        let name = serde_json::json!(["tokens", server, user.name]).to_string();
+        Self { vault: Arc::clone(vault), name: name.into(), revoked_ms: user.revoked_ms }
     }
 
-    /// Keeps tokens.
+    /// Keeps tokens that the user has linked now.
     pub(crate) async fn keep(&self, fetched: &Fetched) -> Result<(), CredentialProblem> {
+        self.keep_since(fetched, self.revoked_ms).await
+    }
+
+    /// Keeps tokens of an account that was linked after this revocation.
+    async fn keep_since(
+        &self,
+        fetched: &Fetched,
+        revoked_ms: u64,
+    ) -> Result<(), CredentialProblem> {
         let kept = Kept {
             access: fetched.token.text().to_owned(),
             refresh: fetched.refresh.as_ref().map(|token| token.expose().to_owned()),
             ends: (now() + fetched.lifetime).as_secs(),
+            revoked_ms,
         };
         // Without another token to get, they are of no use after their end.
         let within = if kept.refresh.is_some() { KEPT } else { fetched.lifetime };
@@ -75,7 +90,7 @@ impl LinkedTokens {
     ) -> Result<Fetched, CredentialProblem> {
         for _ in 0..LOOKS_MAX {
             let kept = self.read().await?.ok_or(CredentialProblem::NotLinked)?;
-            let access = kept.access.clone();
+            let (access, revoked_ms) = (kept.access.clone(), kept.revoked_ms);
             let refresh = match kept.usable(refused) {
                 Ok(fetched) => return Ok(fetched),
                 Err(Some(refresh)) => refresh,
@@ -90,7 +105,7 @@ impl LinkedTokens {
                 let kept = self.read().await?;
                 let is_same = kept.is_some_and(|kept| kept.refresh.as_deref() == Some(&*refresh));
                 let refreshed = match is_same {
-                    true => Some(self.refresh(authority, refresh, turns).await),
+                    true => Some(self.refresh(authority, (refresh, revoked_ms), turns).await),
                     false => None,
                 };
                 // Otherwise the turn ends by itself.
@@ -108,7 +123,7 @@ impl LinkedTokens {
     async fn refresh(
         &self,
         authority: &Authority,
-        refresh: String,
+        (refresh, revoked_ms): (String, u64),
         turns: &Turns,
     ) -> Result<Fetched, CredentialProblem> {
         let turn = turns.take().await?;
@@ -119,7 +134,7 @@ impl LinkedTokens {
                 // RFC 6749, section 6: without a new one, the former goes on.
                 fetched.refresh = fetched.refresh.or(Some(refresh.into()));
                 let mut keeps = 1;
-                while self.keep(&fetched).await.is_err() && keeps < KEEPS_MAX {
+                while self.keep_since(&fetched, revoked_ms).await.is_err() && keeps < KEEPS_MAX {
                     keeps += 1;
                     sleep(LOOK).await;
                 }
@@ -145,7 +160,8 @@ impl LinkedTokens {
 
     async fn read(&self) -> Result<Option<Kept>, CredentialProblem> {
         let bytes = self.vault.read(&self.name).await?;
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+        let kept: Option<Kept> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Ok(kept.filter(|kept| kept.revoked_ms >= self.revoked_ms))
     }
 }
 
@@ -178,11 +194,12 @@ fn now() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::vault::tests::TestVault;
     use super::*;
 
     fn kept(secs: u64, refresh: Option<&str>) -> Kept {
         let ends = (now() + Duration::from_secs(secs)).as_secs();
-        Kept { access: "a".into(), refresh: refresh.map(str::to_owned), ends }
+        Kept { access: "a".into(), refresh: refresh.map(str::to_owned), ends, revoked_ms: 0 }
     }
 
     #[test]
@@ -192,6 +209,28 @@ mod tests {
         assert_eq!(kept(50, Some("r")).usable(None).unwrap_err().as_deref(), Some("r"));
         assert!(kept(50, None).usable(None).is_ok());
         assert_eq!(kept(0, None).usable(None).unwrap_err(), None);
+    }
+
+    #[tokio::test]
+    async fn what_was_linked_after_a_revocation_counts_also_when_that_is_forgotten() {
+        let vault: Arc<dyn Vault> = Arc::new(TestVault::default());
+        let tokens = |revoked_ms| {
+            let user = UserKey { name: "ada".into(), revoked_ms };
+            LinkedTokens::new(&vault, "a/main#0", &user)
+        };
+        let fetched = kept(600, Some("r")).usable(None).unwrap();
+        tokens(0).keep(&fetched).await.unwrap();
+        assert!(tokens(0).read().await.unwrap().is_some());
+        assert!(tokens(7).read().await.unwrap().is_none(), "it was linked before");
+        tokens(7).keep(&fetched).await.unwrap();
+        assert!(tokens(7).read().await.unwrap().is_some());
+        assert!(tokens(8).read().await.unwrap().is_none(), "revoked once more");
+        assert!(tokens(0).read().await.unwrap().is_some());
+        // A node that does not know the revocation any more refreshes them.
+        let of_refresh = tokens(0);
+        let revoked_ms = of_refresh.read().await.unwrap().unwrap().revoked_ms;
+        of_refresh.keep_since(&fetched, revoked_ms).await.unwrap();
+        assert!(tokens(7).read().await.unwrap().is_some());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::UserKey;
 use super::authority::{Authority, CodeRequest, CodeResponse};
 use super::linked::LinkedTokens;
 use super::problem::CredentialProblem;
@@ -52,7 +53,7 @@ pub struct PendingLink {
     /// Identifies the server, and the tenant.
     pub server: String,
     /// The user whose client needs the token.
-    pub user: String,
+    pub user: UserKey,
 }
 
 /// A step of a link that a browser has begun.
@@ -101,17 +102,17 @@ impl Linking {
     pub(crate) async fn begin(
         &self,
         vault: &dyn Vault,
-        user: &str,
+        user: &UserKey,
     ) -> Result<String, CredentialProblem> {
-        let last = name(&["last link", &self.server, user]);
+        let last = name(&["last link", &self.server, &user.name]);
         if let Some(id) = vault.read(&last).await?
             && let Ok(id) = String::from_utf8(id)
-            && PendingLink::find(vault, &id).await?.is_some()
+            && PendingLink::find(vault, &id).await?.is_some_and(|link| link.user == *user)
         {
             return Ok(id);
         }
         let id = random(vault)?;
-        let link = PendingLink { server: self.server.to_string(), user: user.to_owned() };
+        let link = PendingLink { server: self.server.to_string(), user: user.clone() };
         write(vault, &name(&["link", &id]), &link).await?;
         vault.write(&last, id.as_bytes(), SAME_LINK).await?;
         Ok(id)
@@ -169,7 +170,7 @@ impl Linking {
         LinkedTokens::new(vault, &self.server, &link.user).keep(&fetched).await?;
         // The account is linked. What is not removed expires.
         let _ = vault.take(&name(&["link", &step.link])).await;
-        let _ = vault.take(&name(&["last link", &self.server, &link.user])).await;
+        let _ = vault.take(&name(&["last link", &self.server, &link.user.name])).await;
         Ok(())
     }
 
@@ -289,11 +290,14 @@ mod tests {
     #[tokio::test]
     async fn a_user_gets_one_link_and_another_user_another_one() {
         let (linking, vault) = (linking(), TestVault::default());
-        let id = linking.begin(&vault, "0 ada").await.unwrap();
-        assert_eq!(linking.begin(&vault, "0 ada").await.unwrap(), id);
-        assert_ne!(linking.begin(&vault, "0 bob").await.unwrap(), id);
+        let user = |name: &str, revoked_ms| UserKey { name: name.into(), revoked_ms };
+        let id = linking.begin(&vault, &user("ada", 0)).await.unwrap();
+        assert_eq!(linking.begin(&vault, &user("ada", 0)).await.unwrap(), id);
+        assert_ne!(linking.begin(&vault, &user("bob", 0)).await.unwrap(), id);
         let link = PendingLink::find(&vault, &id).await.unwrap().unwrap();
-        assert_eq!((&*link.server, &*link.user), ("a/main#0", "0 ada"));
+        assert_eq!((&*link.server, &link.user), ("a/main#0", &user("ada", 0)));
+        // One that was made before a revocation is not given after it.
+        assert_ne!(linking.begin(&vault, &user("ada", 1)).await.unwrap(), id);
         assert_eq!(PendingLink::find(&vault, "unknown").await.unwrap(), None);
     }
 
