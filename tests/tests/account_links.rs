@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
 use serde_json::{Value, json};
+use tests::audit_log::Log;
 use tests::headers_server::Upstream;
 use tests::issuers::Issuer;
 use tests::mcp::{Client, final_response};
@@ -300,6 +301,69 @@ async fn all_nodes_of_a_cluster_link_use_and_refresh_the_tokens_of_an_account() 
     let has = |text: &str| kept.windows(text.len()).any(|window| window == text.as_bytes());
     ensure!(has(":note:"), "the tokens are not in Redis");
     ensure!(!has("eyJ") && !has("refresh"), "a token is in Redis as it is");
+    Ok(())
+}
+
+/// Runs `roundhouse unlink` for `ada`, and returns what it prints.
+async fn unlink(bench: &Bench, node: &Node, more: &[&str]) -> Result<std::process::Output> {
+    let mut command = std::process::Command::new(tools::built("roundhouse"));
+    command.args(["unlink", "--admin", &node.admin, "--token-file"]).arg(bench.operator());
+    command.args(["--tenant", "demo", "--subject", "ada", "--json"]).args(more);
+    Ok(tokio::task::spawn_blocking(move || command.output()).await??)
+}
+
+#[tokio::test]
+async fn an_operator_unlinks_an_account_at_all_nodes() -> Result<()> {
+    // Nodes look into the store a few seconds after each other.
+    let (bench, redis, log) = (Bench::start(63).await?, Redis::start()?, Log::new()?);
+    let setup = bench.setup("").with("store.url", redis.url());
+    let setup = setup.with("cluster.listen", "127.0.0.1:0");
+    let setup = setup.with("cluster.secret", "known to these two nodes, and no secret");
+    let nodes = [Node::start(&log.of(setup.clone()))?, Node::start(&setup)?];
+    for node in &nodes {
+        reaches(node, "roundhouse_stabilising", |value| value == 0.0).await?;
+    }
+    let (status, text) = Browser::new(&nodes).open(&bench.link(&nodes[0], "ada").await?).await?;
+    ensure!(status == 200, "{status} {text}");
+    let mut client = bench.opened(&nodes[0], "ada").await?;
+    for node in &nodes {
+        client.url = node.demo();
+        whoami(&client).await?;
+    }
+    let wrong = unlink(&bench, &nodes[0], &["--backend", "other"]).await?;
+    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    ensure!(!wrong.status.success() && told.contains("no such backend"), "{told}");
+    let kept = redis.told("KEYS *:note:*")?.len();
+    for (unlinked, left) in [(true, kept - 1), (false, kept - 1)] {
+        let output = unlink(&bench, &nodes[0], &["--backend", "main"]).await?;
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let accounts = serde_json::from_str::<Value>(&told)?["accounts"].clone();
+        ensure!(accounts == json!([{ "backend": "main", "unlinked": unlinked }]), "{told}");
+        let now = redis.told("KEYS *:note:*")?.len();
+        ensure!(now == left, "{kept} notes before, {now} notes now");
+    }
+    let is_of = |outcome: &'static str| {
+        move |record: &Value| record["action"] == "unlink account" && record["outcome"] == outcome
+    };
+    let record = log.one(is_of("unlinked")).await?;
+    ensure!(record["subject"] == "ada" && record["tenant"] == "demo", "{record}");
+    ensure!(record["target"] == "main" && record["by"].is_string(), "{record}");
+    log.one(is_of("not linked")).await?;
+    // No node uses what it has in memory for long.
+    let until = Instant::now() + PATIENCE;
+    for node in &nodes {
+        client.url = node.demo();
+        while client.request("tools/call", json!({ "name": "whoami" })).await?["error"]["code"]
+            != -32042
+        {
+            ensure!(Instant::now() < until, "a node uses the tokens on");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let (status, text) = Browser::new(&nodes).open(&bench.link(&nodes[1], "ada").await?).await?;
+    ensure!(status == 200, "it cannot be linked again: {status} {text}");
+    ensure!(!nodes[0].output().contains("ada"), "a subject is in the log");
     Ok(())
 }
 

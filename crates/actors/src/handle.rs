@@ -283,9 +283,9 @@ impl Handle {
         UserKey { name: principal.name().to_owned(), revoked_ms }
     }
 
-    /// How users of a tenant link accounts at this server.
-    pub fn linking(&self, tenant: &str, server: &str) -> Option<Linking> {
-        self.node.context.backends.of(tenant)?.linking(server)
+    /// How users of a tenant link accounts at its servers.
+    pub fn linkings(&self, tenant: &str) -> Vec<Linking> {
+        self.node.context.backends.of(tenant).map_or_else(Vec::new, |backend| backend.linkings())
     }
 
     /// Where the tokens of users are kept.

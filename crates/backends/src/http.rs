@@ -73,8 +73,8 @@ impl Backend for HttpBackend {
         Some(Box::pin(self.client.exchange(user)?))
     }
 
-    fn linking(&self, server: &str) -> Option<Linking> {
-        self.client.linking().filter(|linking| linking.server() == server).cloned()
+    fn linkings(&self) -> Vec<Linking> {
+        self.client.linking().cloned().into_iter().collect()
     }
 
     fn carry_on(

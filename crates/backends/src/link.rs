@@ -74,10 +74,9 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// How users link accounts at this server, if it is one of the backend's.
-    fn linking(&self, server: &str) -> Option<Linking> {
-        let _ = server;
-        None
+    /// How users link accounts at the servers of the backend, of those at which they do.
+    fn linkings(&self) -> Vec<Linking> {
+        Vec::new()
     }
 
     /// How long a new link does not reach its server, because former ones could not; `None` if that is not known. A

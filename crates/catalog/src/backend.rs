@@ -148,8 +148,8 @@ impl Backend for Catalog {
         }))
     }
 
-    fn linking(&self, server: &str) -> Option<Linking> {
-        self.slots.all().find_map(|backend| backend.linking(server))
+    fn linkings(&self) -> Vec<Linking> {
+        self.slots.all().flat_map(|backend| backend.linkings()).collect()
     }
 
     fn start_in_advance(&self) {

@@ -162,7 +162,8 @@ impl AccountLinks<'_> {
     async fn find(&self, id: &str) -> Result<Option<(Linking, PendingLink)>, CredentialProblem> {
         let link = PendingLink::find(&*self.service.handle.vault(), id).await?;
         Ok(link.and_then(|link| {
-            Some((self.service.handle.linking(&self.tenant.name, &link.server)?, link))
+            let mut linkings = self.service.handle.linkings(&self.tenant.name).into_iter();
+            Some((linkings.find(|linking| linking.server() == link.server)?, link))
         }))
     }
 

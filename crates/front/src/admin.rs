@@ -139,7 +139,8 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
         Ok(request) => request,
         Err(Unreadable::Method(methods)) => return not_allowed(methods),
         Err(Unreadable::Path) => {
-            let why = "there are /v1/nodes, /v1/tenants, /v1/sessions and /v1/sessions/ID";
+            let why =
+                "there are /v1/nodes, /v1/tenants, /v1/sessions, /v1/sessions/ID and /v1/accounts";
             return json(ApiAnswer::error(StatusCode::NOT_FOUND, why));
         }
         Err(Unreadable::Parameter(why)) => {
@@ -161,7 +162,7 @@ async fn api(head: &RequestHead, operated: &Operated) -> Response<Body> {
         let operated = operated.clone();
         return detached(|answering| act(operated, operator, request, performed, answering)).await;
     }
-    let listed = Listed { overview: handle.overview(), tenants };
+    let listed = Listed { handle, overview: handle.overview(), tenants };
     let done = tokio::time::timeout(PERFORM, request.perform(listed)).await;
     let Performed { outcome, answer, .. } = done.unwrap_or_else(|_| Performed::late());
     let about = About { target: &object, ..About::default() };

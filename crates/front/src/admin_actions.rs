@@ -54,18 +54,24 @@ pub(crate) async fn act(
     let Some(ServedClients { handle, tenants, records }) = operated.served.get() else { return };
     let began = Instant::now();
     let (action, object) = (request.action(), request.object());
-    let about = About { target: &object, ..About::default() };
+    let user = request.user();
+    let about = About {
+        target: &object,
+        tenant: user.as_ref().map(|(tenant, _)| tenant),
+        subject: user.as_ref().map(|(_, subject)| &**subject),
+        ..About::default()
+    };
     let begun = timeout_at(began + BEGIN, records.begin(&operator, action, about)).await;
     if begun != Ok(Ok(())) {
         let why = Held.to_string();
         let _ = answering.send(json(ApiAnswer::error(StatusCode::SERVICE_UNAVAILABLE, why)));
         return records.end(&operator, action, about, "not performed").await;
     }
-    let listed = Listed { overview: handle.overview(), tenants };
+    let listed = Listed { handle, overview: handle.overview(), tenants };
     let performed = timeout_at(began + PERFORM, request.perform(listed)).await;
     let Performed { outcome, ended, answer } = performed.unwrap_or_else(|_| Performed::late());
     let session = ended.as_ref().map(|ended| ended.id);
-    let tenant = ended.as_ref().map(|ended| &ended.tenant);
+    let tenant = ended.as_ref().map(|ended| &ended.tenant).or(about.tenant);
     let about = About { tenant, session, ..about };
     let recorded = records.end(&operator, action, about, outcome);
     answer_in_time(began, recorded, json(answer), answering).await;

@@ -1,4 +1,4 @@
-//! The lists and actions of operators, as JSON: `/v1/nodes`, `/v1/tenants`, `/v1/sessions`.
+//! The lists and actions of operators, as JSON: `/v1/nodes`, `/v1/tenants`, `/v1/sessions`, `/v1/accounts`.
 //!
 //! An answer that needs other nodes is awaited, which delays no probe. Every list is bounded.
 
@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use actix_http::{Method, StatusCode};
 use actors::{
-    EndProblem, Ended, Listing, NodeSummary, Overview, PAGE_MAX, ScanCursor, SessionQuery,
+    EndProblem, Ended, Handle, Listing, NodeSummary, Overview, PAGE_MAX, ScanCursor, SessionQuery,
     SessionSummary, ShortId, SleepingPage, SleepingQuery, SleepingSession, Target, Unasked,
 };
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tenants::Tenants;
 
+use crate::admin_accounts::Unlink;
 use crate::admin_credentials::Role;
 use crate::admin_tenants::{self, TenantsQuery};
 
@@ -30,6 +31,7 @@ const LISTED: &str = "listed";
 
 /// What the lists are made of.
 pub(crate) struct Listed<'a> {
+    pub(crate) handle: &'a Handle,
     pub(crate) overview: Overview,
     pub(crate) tenants: &'a Tenants,
 }
@@ -42,6 +44,7 @@ pub(crate) enum ApiRequest {
     Sessions(SessionQuery),
     Sleeping(SleepingQuery),
     EndSession { target: Target, tenant: Option<Arc<str>> },
+    Unlink(Unlink),
 }
 
 /// An answer.
@@ -51,7 +54,7 @@ pub(crate) struct ApiAnswer {
 }
 
 impl ApiAnswer {
-    fn ok(body: Value) -> Self {
+    pub(crate) fn ok(body: Value) -> Self {
         Self { status: StatusCode::OK, body }
     }
 
@@ -105,6 +108,13 @@ impl ApiRequest {
             "nodes" => parameters(query, []).map(|[]| Self::Nodes),
             "tenants" => Self::tenants(query),
             "sessions" => Self::sessions(query),
+            "accounts" if *method != Method::DELETE => Err(Unreadable::Method("DELETE")),
+            "accounts" => {
+                let named = parameters(query, ["tenant", "subject", "issuer", "backend"])?;
+                Unlink::read(named)
+                    .map(Self::Unlink)
+                    .map_err(|why| Unreadable::Parameter(why.to_owned()))
+            }
             _ => match path.strip_prefix("sessions/") {
                 Some(_) if *method != Method::DELETE => Err(Unreadable::Method("DELETE")),
                 Some(session) => Self::end_session(session, query),
@@ -170,7 +180,7 @@ impl ApiRequest {
     pub(crate) fn role(&self) -> Role {
         match self {
             Self::Nodes | Self::Tenants(_) | Self::Sessions(_) | Self::Sleeping(_) => Role::Read,
-            Self::EndSession { .. } => Role::Operate,
+            Self::EndSession { .. } | Self::Unlink(_) => Role::Operate,
         }
     }
 
@@ -182,6 +192,7 @@ impl ApiRequest {
             Self::Sessions(_) => "list sessions",
             Self::Sleeping(_) => "list sleeping sessions",
             Self::EndSession { .. } => "end session",
+            Self::Unlink(_) => "unlink account",
         }
     }
 
@@ -194,6 +205,19 @@ impl ApiRequest {
                 tenant.as_deref().unwrap_or("all tenants").to_owned()
             }
             Self::EndSession { target, .. } => target.to_string(),
+            Self::Unlink(Unlink { backend, .. }) => {
+                backend.as_deref().unwrap_or("all backends").to_owned()
+            }
+        }
+    }
+
+    /// The tenant and the subject of the user that it is about. Only the audit log has the latter.
+    pub(crate) fn user(&self) -> Option<(Arc<str>, String)> {
+        match self {
+            Self::Unlink(Unlink { tenant, subject, .. }) => {
+                Some((Arc::clone(tenant), subject.clone()))
+            }
+            _ => None,
         }
     }
 
@@ -236,6 +260,10 @@ impl ApiRequest {
                     Performed { outcome: "no list", ended: None, answer }
                 }
             },
+            Self::Unlink(unlink) => {
+                let (outcome, answer) = unlink.perform(listed.handle, listed.tenants).await;
+                Performed { outcome, ended: None, answer }
+            }
             Self::EndSession { target, tenant } => {
                 match listed.overview.end_session(target, tenant).await {
                     Ok(ended) => {
@@ -429,6 +457,20 @@ mod tests {
             };
             assert!(why.contains(word), "{wrong}: {why}");
         }
+        for (wrong, word) in [
+            ("/v1/accounts?tenant=a", "subject"),
+            ("/v1/accounts?subject=a", "tenant"),
+            ("/v1/accounts?tenant=a&subject=b&user=c", "issuer, backend"),
+        ] {
+            let Err(Unreadable::Parameter(why)) = read(Method::DELETE, wrong) else {
+                panic!("{wrong} was read")
+            };
+            assert!(why.contains(word), "{wrong}: {why}");
+        }
+        let unlink = read(Method::DELETE, "/v1/accounts?tenant=a&subject=b%20c").unwrap();
+        assert_eq!(unlink.user(), Some(("a".into(), "b c".to_owned())));
+        assert_eq!((unlink.role(), &*unlink.object()), (Role::Operate, "all backends"));
+        assert_eq!(read(Method::GET, "/v1/accounts"), Err(Unreadable::Method("DELETE")));
         assert_eq!(read(Method::POST, "/v1/nodes"), Err(Unreadable::Method("GET, HEAD")));
         assert_eq!(read(Method::GET, "/v1/sessions/x"), Err(Unreadable::Method("DELETE")));
         for unknown in ["/v1/", "/v1/node", "/v1/nodes/", "/v2/nodes", "/v1/sessions%2Fx"] {

@@ -34,6 +34,8 @@ pub(crate) struct About<'a> {
     pub(crate) tenant: Option<&'a Arc<str>>,
     /// The session that was found.
     pub(crate) session: Option<ShortId>,
+    /// The subject of the user. Only the audit log has it.
+    pub(crate) subject: Option<&'a str>,
 }
 
 /// The audit log, as the thread that serves operators uses it.
@@ -143,7 +145,7 @@ impl OperatorRecords {
         &self,
         operator: &Operator,
         action: &'static str,
-        About { target, tenant, session }: About<'_>,
+        About { target, tenant, session, subject }: About<'_>,
         outcome: Option<&str>,
     ) -> Result<(), Held> {
         if !self.recorder.is_on() {
@@ -152,7 +154,8 @@ impl OperatorRecords {
         self.perform_records();
         let (by, target) = (Some(&*operator.credential), Some(target));
         let session = session.map(|session| SessionDigest::of_number(session.number()));
-        let origin = Origin { session, ..Origin::default() };
+        let principal = subject.map(|_| "subject");
+        let origin = Origin { session, principal, subject, ..Origin::default() };
         let entry = Entry { action: Some(action), by, target, outcome, origin, ..Entry::default() };
         self.recorder.admin(tenant, &entry).await
     }

@@ -7,6 +7,7 @@
 mod accept;
 mod account_links;
 mod admin;
+mod admin_accounts;
 mod admin_actions;
 mod admin_address;
 mod admin_api;

@@ -2,6 +2,7 @@
 
 mod operators;
 mod revoke;
+mod unlink;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ pub use self::operators::{
     AdminKey, AdminRole, Drain, EndSession, Operator, OperatorCommand, Sessions, Tenants,
 };
 pub use self::revoke::Revoke;
+pub use self::unlink::Unlink;
 use crate::settings::addresses;
 
 /// Said at the end of each help text.

@@ -68,6 +68,7 @@ mod settings_file;
 mod shares;
 mod signals;
 mod started_servers;
+mod unlink_command;
 mod users;
 mod watch;
 

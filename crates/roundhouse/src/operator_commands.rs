@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::admin_client::{Client, RefusedRequest, printable, segment, with_query};
 use crate::cli::{Drain, EndSession, Operator, OperatorCommand, Sessions, Tenants};
-use crate::revoke_command;
+use crate::{revoke_command, unlink_command};
 
 /// When a draining node is asked first how many sessions it has. Each further time comes after twice the time
 /// of the one before, at most [`LOOK_MAX`]: each asks all nodes.
@@ -34,6 +34,7 @@ pub(crate) fn run(command: &OperatorCommand) -> anyhow::Result<String> {
         }
         OperatorCommand::EndSession(end) => end_session(end),
         OperatorCommand::Revoke(revoke) => revoke_command::run(revoke),
+        OperatorCommand::Unlink(unlink) => unlink_command::run(unlink),
     }
 }
 

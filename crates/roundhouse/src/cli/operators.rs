@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Revoke, help};
+use super::{Revoke, Unlink, help};
 
 /// Said at the end of the help of each command that asks a node.
 pub(super) fn operator_help(examples: &str) -> String {
@@ -51,6 +51,8 @@ pub enum OperatorCommand {
     /// Revoke a client of a tenant: its sessions end at all nodes, and its keys and older tokens do
     /// not count any more.
     Revoke(Revoke),
+    /// Forget the accounts that a user has linked at servers of a tenant: the user links them again.
+    Unlink(Unlink),
 }
 
 /// `roundhouse tenants`.

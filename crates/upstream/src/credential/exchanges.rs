@@ -31,11 +31,13 @@ const TURN_WITHIN: Duration = Duration::from_secs(2);
 /// The turns of requests to the authorization server of a backend.
 pub(crate) struct Turns(Semaphore);
 
-impl Turns {
-    fn new() -> Self {
+impl Default for Turns {
+    fn default() -> Self {
         Self(Semaphore::new(EXCHANGES_MAX))
     }
+}
 
+impl Turns {
     /// Waits for a turn.
     pub(crate) async fn take(&self) -> Result<SemaphorePermit<'_>, CredentialProblem> {
         let turn = timeout(TURN_WITHIN, self.0.acquire()).await;
@@ -109,7 +111,7 @@ enum From {
 impl Exchanges {
     /// No tokens yet. Those that will be kept are charged to this share.
     pub(crate) fn new(share: &Share) -> Self {
-        let turns = Arc::new(Turns::new());
+        let turns = Arc::default();
         Self { kept: Mutex::default(), turns, share: share.clone() }
     }
 

@@ -26,6 +26,12 @@ const REFRESHING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
 const LOOKS_MAX: u32 = 50;
 
+/// How long a node uses a token without a look into the vault, where another node may have forgotten it.
+const IN_MEMORY: Duration = Duration::from_secs(60);
+
+/// How often a node that forgets tokens waits for one that refreshes them, which would keep them again.
+const FORGETS_MAX: u32 = 30;
+
 /// How often a node tries to keep tokens that it has refreshed: the former refresh token may count no more.
 const KEEPS_MAX: u32 = 20;
 
@@ -88,6 +94,35 @@ impl LinkedTokens {
         refused: Option<&Token>,
         turns: &Turns,
     ) -> Result<Fetched, CredentialProblem> {
+        let mut fetched = self.fetch_to_the_end(authority, refused, turns).await?;
+        fetched.lifetime = fetched.lifetime.min(IN_MEMORY);
+        Ok(fetched)
+    }
+
+    /// Removes the tokens. Returns whether there were any that counted. Other nodes use them for at most
+    /// [`IN_MEMORY`] from now on.
+    pub(crate) async fn forget(&self) -> Result<bool, CredentialProblem> {
+        for _ in 0..FORGETS_MAX {
+            let turn = self.turn();
+            if self.vault.claim(&turn, REFRESHING).await? {
+                let was_there = self.read().await;
+                let taken = self.vault.take(&self.name).await;
+                // Otherwise the turn ends by itself.
+                let _ = self.vault.take(&turn).await;
+                taken?;
+                return Ok(was_there?.is_some());
+            }
+            sleep(LOOK).await;
+        }
+        Err(CredentialProblem::Unavailable)
+    }
+
+    async fn fetch_to_the_end(
+        &self,
+        authority: &Authority,
+        refused: Option<&Token>,
+        turns: &Turns,
+    ) -> Result<Fetched, CredentialProblem> {
         for _ in 0..LOOKS_MAX {
             let kept = self.read().await?.ok_or(CredentialProblem::NotLinked)?;
             let (access, revoked_ms) = (kept.access.clone(), kept.revoked_ms);
@@ -99,7 +134,7 @@ impl LinkedTokens {
                     return Err(CredentialProblem::NotLinked);
                 }
             };
-            let turn = format!("refreshing {}", self.name);
+            let turn = self.turn();
             if self.vault.claim(&turn, REFRESHING).await? {
                 // The node that had the turn before may have refreshed them meanwhile.
                 let kept = self.read().await?;
@@ -118,6 +153,11 @@ impl LinkedTokens {
             sleep(LOOK).await;
         }
         Err(CredentialProblem::Unavailable)
+    }
+
+    /// The name of the turn of the one node that refreshes or forgets the tokens.
+    fn turn(&self) -> String {
+        format!("refreshing {}", self.name)
     }
 
     async fn refresh(
@@ -231,6 +271,27 @@ mod tests {
         let revoked_ms = of_refresh.read().await.unwrap().unwrap().revoked_ms;
         of_refresh.keep_since(&fetched, revoked_ms).await.unwrap();
         assert!(tokens(7).read().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_are_forgotten_while_no_node_refreshes_them() {
+        let vault: Arc<dyn Vault> = Arc::new(TestVault::default());
+        let user = UserKey { name: "ada".into(), revoked_ms: 0 };
+        let tokens = LinkedTokens::new(&vault, "a/main#0", &user);
+        assert!(!tokens.forget().await.unwrap());
+        let fetched = kept(600, Some("r")).usable(None).unwrap();
+        tokens.keep(&fetched).await.unwrap();
+        // A node that refreshes them keeps them again.
+        assert!(vault.claim(&tokens.turn(), REFRESHING).await.unwrap());
+        assert_eq!(tokens.forget().await, Err(CredentialProblem::Unavailable));
+        let (forgetting, kept_again) = (tokens.clone(), tokens.clone());
+        let (forgotten, _) = tokio::join!(forgetting.forget(), async {
+            sleep(LOOK * 3).await;
+            kept_again.keep(&fetched).await.unwrap();
+            kept_again.vault.take(&kept_again.turn()).await.unwrap();
+        });
+        assert_eq!(forgotten, Ok(true));
+        assert!(tokens.read().await.unwrap().is_none());
     }
 
     #[test]

@@ -98,6 +98,22 @@ impl Linking {
         &self.server
     }
 
+    /// The name of the backend.
+    pub fn backend(&self) -> &str {
+        let name = self.server.rsplit_once('#').map_or(&*self.server, |(name, _)| name);
+        name.split_once('/').map_or(name, |(_, backend)| backend)
+    }
+
+    /// Removes the tokens of a user. Returns whether there were any. Those of a server that the settings
+    /// had before are not used, and expire.
+    pub async fn unlink(
+        &self,
+        vault: &Arc<dyn Vault>,
+        user: &UserKey,
+    ) -> Result<bool, CredentialProblem> {
+        LinkedTokens::new(vault, &self.server, user).forget().await
+    }
+
     /// The id of a link for this user. For a while it is the same one.
     pub(crate) async fn begin(
         &self,
@@ -271,6 +287,9 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use super::super::answer::Fetched;
+    use super::super::exchanges::Turns;
+    use super::super::token::Token;
     use super::super::vault::tests::TestVault;
     use super::*;
     use crate::credential::CredentialSettings;
@@ -299,6 +318,27 @@ mod tests {
         // One that was made before a revocation is not given after it.
         assert_ne!(linking.begin(&vault, &user("ada", 1)).await.unwrap(), id);
         assert_eq!(PendingLink::find(&vault, "unknown").await.unwrap(), None);
+        assert_eq!(linking.backend(), "main");
+    }
+
+    #[tokio::test]
+    async fn a_node_looks_at_least_once_a_minute_whether_an_account_is_still_linked() {
+        let (linking, vault): (_, Arc<dyn Vault>) = (linking(), Arc::new(TestVault::default()));
+        let user = UserKey { name: "ada".into(), revoked_ms: 0 };
+        let tokens = LinkedTokens::new(&vault, linking.server(), &user);
+        let (token, lifetime) = (Token::parse("a").unwrap(), Duration::from_secs(3_600));
+        tokens
+            .keep(&Fetched { token, lifetime, refresh: Some("r".to_owned().into()) })
+            .await
+            .unwrap();
+        let fetch = async || {
+            let fetched = tokens.fetch(&linking.authority, None, &Turns::default()).await;
+            fetched.map(|fetched| fetched.lifetime.as_secs())
+        };
+        assert_eq!(fetch().await, Ok(60));
+        assert_eq!(linking.unlink(&vault, &user).await, Ok(true));
+        assert_eq!(fetch().await, Err(CredentialProblem::NotLinked));
+        assert_eq!(linking.unlink(&vault, &user).await, Ok(false));
     }
 
     #[tokio::test]

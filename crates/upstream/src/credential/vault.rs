@@ -68,8 +68,12 @@ pub(crate) mod tests {
         }
 
         async fn claim(&self, name: &str, _: Duration) -> Result<bool, VaultUnavailable> {
-            let former = self.secrets.lock().unwrap().insert(name.to_owned(), Vec::new());
-            Ok(former.is_none())
+            let mut secrets = self.secrets.lock().unwrap();
+            let is_free = !secrets.contains_key(name);
+            if is_free {
+                secrets.insert(name.to_owned(), Vec::new());
+            }
+            Ok(is_free)
         }
 
         async fn take(&self, name: &str) -> Result<Option<Vec<u8>>, VaultUnavailable> {
