@@ -30,6 +30,14 @@ const LINK: Duration = Duration::from_secs(600);
 /// How long the same link is given to further requests of the user: the user needs time for the last one.
 const SAME_LINK: Duration = Duration::from_secs(300);
 
+/// Most links of a tenant that are pending, at all its servers and of all nodes together. Each takes one of as
+/// many places. One in [`PLACES_TRIED`] chosen at random has to be free, otherwise the request gets an error: by
+/// chance from about three quarters of them on.
+const LINKS_MAX: u16 = 1_024;
+
+/// See [`LINKS_MAX`]. Two random bytes choose each.
+const PLACES_TRIED: usize = 16;
+
 /// Most steps of one link, of which each is a note in the store. Then the user needs another link.
 const STEPS_MAX: u8 = 32;
 
@@ -54,6 +62,8 @@ pub struct PendingLink {
     pub server: String,
     /// The user whose client needs the token.
     pub user: UserKey,
+    /// Its place among the links of the tenant.
+    place: u16,
 }
 
 /// A step of a link that a browser has begun.
@@ -127,8 +137,9 @@ impl Linking {
         {
             return Ok(id);
         }
+        let place = self.take_place(vault).await?;
         let id = random(vault)?;
-        let link = PendingLink { server: self.server.to_string(), user: user.clone() };
+        let link = PendingLink { server: self.server.to_string(), user: user.clone(), place };
         write(vault, &name(&["link", &id]), &link).await?;
         vault.write(&last, id.as_bytes(), SAME_LINK).await?;
         Ok(id)
@@ -187,7 +198,26 @@ impl Linking {
         // The account is linked. What is not removed expires.
         let _ = vault.take(&name(&["link", &step.link])).await;
         let _ = vault.take(&name(&["last link", &self.server, &link.user.name])).await;
+        let _ = vault.take(&self.place(link.place)).await;
         Ok(())
+    }
+
+    /// Takes a place for a link of the tenant. It is free again when the link is over.
+    async fn take_place(&self, vault: &dyn Vault) -> Result<u16, CredentialProblem> {
+        let random: [u8; 2 * PLACES_TRIED] = vault.random()?;
+        for bytes in random.chunks_exact(2) {
+            let place = u16::from_le_bytes([bytes[0], bytes[1]]) % LINKS_MAX;
+            if vault.claim(&self.place(place), LINK).await? {
+                return Ok(place);
+            }
+        }
+        Err(CredentialProblem::TooManyLinks)
+    }
+
+    /// The name of a place among the links of the tenant.
+    fn place(&self, place: u16) -> String {
+        let tenant = self.server.split_once('/').map_or(&*self.server, |(tenant, _)| tenant);
+        name(&["place", tenant, &place.to_string()])
     }
 
     /// Takes one of the steps of a link. Each has a name of its own, so that no two requests take the same one.
@@ -297,13 +327,17 @@ mod tests {
     use crate::url::Url;
 
     fn linking() -> Linking {
+        linking_of("a/main#0")
+    }
+
+    fn linking_of(server: &str) -> Linking {
         let authority = || {
             let mut settings = HttpSettings::new("https://mcp.example.com/mcp");
             settings.credential =
                 CredentialSettings { client_id: "node".into(), ..CredentialSettings::default() };
             Authority::new("a/main", &settings, &Url::parse(&settings.url).unwrap()).unwrap()
         };
-        Linking::new(&"a/main#0".into(), &Arc::new(authority()), authority())
+        Linking::new(&server.into(), &Arc::new(authority()), authority())
     }
 
     #[tokio::test]
@@ -339,6 +373,26 @@ mod tests {
         assert_eq!(linking.unlink(&vault, &user).await, Ok(true));
         assert_eq!(fetch().await, Err(CredentialProblem::NotLinked));
         assert_eq!(linking.unlink(&vault, &user).await, Ok(false));
+    }
+
+    #[tokio::test]
+    async fn the_links_of_a_tenant_are_bounded_and_those_of_another_one_are_its_own() {
+        let (first, vault) = (linking_of("a/main#0"), TestVault::default());
+        let user = |name: usize| UserKey { name: name.to_string(), revoked_ms: 0 };
+        for place in 0..LINKS_MAX {
+            vault.claim(&first.place(place), LINK).await.unwrap();
+        }
+        let second = linking_of("a/other#0");
+        for linking in [&first, &second] {
+            let begun = linking.begin(&vault, &user(1)).await;
+            assert_eq!(begun.err(), Some(CredentialProblem::TooManyLinks));
+        }
+        let other = linking_of("b/main#0");
+        let id = other.begin(&vault, &user(1)).await.unwrap();
+        // The same link takes no other place.
+        let link = PendingLink::find(&vault, &id).await.unwrap().unwrap();
+        assert_eq!(other.begin(&vault, &user(1)).await.unwrap(), id);
+        assert!(!vault.claim(&other.place(link.place), LINK).await.unwrap());
     }
 
     #[tokio::test]

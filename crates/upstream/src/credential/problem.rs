@@ -29,6 +29,9 @@ pub enum CredentialProblem {
     /// The user has linked no account.
     #[error("you have to link your account at the upstream server first")]
     NotLinked,
+    /// As many links of the tenant are pending as may be.
+    #[error("too many users of the tenant link accounts at present; try again in ten minutes")]
+    TooManyLinks,
     /// A link was opened too often.
     #[error("the link was opened too often; call the tool again in ten minutes")]
     TooManySteps,
@@ -56,7 +59,7 @@ impl CredentialProblem {
             Self::NotPermitted => "not_permitted",
             Self::Invalid => "invalid",
             Self::Refused(_) | Self::NotExchanged(_) | Self::NoToken | Self::Rejected => "refused",
-            Self::NotLinked | Self::TooManySteps => "not_linked",
+            Self::NotLinked | Self::TooManySteps | Self::TooManyLinks => "not_linked",
         }
     }
 }
