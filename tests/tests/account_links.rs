@@ -214,6 +214,34 @@ async fn a_user_links_an_account_and_another_user_cannot_use_the_link() -> Resul
 }
 
 #[tokio::test]
+async fn pages_are_under_the_rate_of_their_address() -> Result<()> {
+    let bench = Bench::start(600).await?;
+    let setup = bench.setup("").with("front.trusted_proxies", "127.0.0.0/8");
+    let setup = setup.with("front.sessions_per_address_per_sec", 1);
+    let node = Node::start(&setup.with("front.sessions_per_address_burst", 2))?;
+    let open = async |address: &str| {
+        let page = reqwest::Client::new().get(format!("{}/demo/link/unknown", node.base));
+        let response = page.header("x-forwarded-for", address).send().await?;
+        let after = response.headers().get("retry-after").cloned();
+        anyhow::Ok((response.status().as_u16(), after.is_some()))
+    };
+    for address in ["203.0.113.7", "203.0.113.8"] {
+        let (mut gone, mut refused) = (0, 0);
+        // A few places may become free meanwhile.
+        while refused < 2 {
+            match open(address).await? {
+                (404, false) => gone += 1,
+                (429, true) => refused += 1,
+                other => anyhow::bail!("{other:?}"),
+            }
+            ensure!(gone < 40, "{address} is not limited");
+        }
+        ensure!(gone >= 2, "{address} may open two pages at once");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_step_is_of_one_browser_and_counts_once() -> Result<()> {
     let bench = Bench::start(600).await?;
     let node = Node::start(&bench.setup(""))?;

@@ -124,12 +124,13 @@ impl Front {
             let (service, authentication) = (&self.service, &self.authentication);
             let links = AccountLinks { service, authentication, tenant: &tenant };
             // An authorization server sends the browser back, so the page before is of another site.
-            let response = match self.admit_host(head, Some(&tenant), is_ambiguous) {
+            let admitted = self.admit_host(head, Some(&tenant), is_ambiguous);
+            let response = match admitted.and_then(|_| self.service.admit_page(head)) {
                 Err(refused) => {
                     note_refusal(&mut exchange, &refused, &head.headers);
                     refused.unread(payload).into_response()
                 }
-                Ok(_) => Box::pin(links.answer(head, page)).await,
+                Ok(()) => Box::pin(links.answer(head, page)).await,
             };
             exchange.end(Outcome::Accepted);
             return Ok(self.complete(head, None, response, exchange, is_ambiguous));

@@ -1,6 +1,5 @@
 //! One request that passed the shared checks, and the service that every transport uses for it.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,8 +45,6 @@ pub(crate) struct FrontRequest<'a> {
     pub(crate) heads: Heads<'a>,
     /// The whole head, for what most requests do not need.
     pub(crate) head: &'a RequestHead,
-    /// The address of the connection: the client's, or its proxy's.
-    pub(crate) peer: Option<IpAddr>,
     /// What is reported of the request at its end.
     pub(crate) exchange: &'a mut Exchange,
     /// The tokens for upstream servers, once the client's was exchanged.
@@ -77,7 +74,6 @@ impl<'a> FrontRequest<'a> {
             is_at_host: route::find_at_host(head.uri.path()).is_some(),
             heads,
             head,
-            peer: head.peer_addr.map(|peer| peer.ip()),
             exchange,
             tokens: None,
             payload,
@@ -343,8 +339,14 @@ impl Service {
 
     /// The handle with which the request's client creates a session, if its address may do so now.
     pub(crate) fn creating_handle(&self, request: &FrontRequest<'_>) -> Result<Handle, Refused> {
-        let client = self.rate.take(request)?;
+        let client = self.rate.take(request.head)?;
         Ok(self.handle.of_client(client.map(AddressKey::address)))
+    }
+
+    /// Whether the client's address may open a page now. It needs no credential, and costs about as much as a
+    /// session.
+    pub(crate) fn admit_page(&self, head: &RequestHead) -> Result<(), Refused> {
+        self.rate.take(head).map(drop)
     }
 
     /// The limit of a body. Only `initialize` is accepted without a session, so that limit is lower.

@@ -43,7 +43,7 @@ pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
 pub(crate) static SESSIONS_THROTTLED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_front_sessions_throttled_total",
-        "Sessions refused because clients of one address created them too fast.",
+        "Sessions, and pages that link accounts, refused because clients of one address asked for them too fast.",
     )
 });
 

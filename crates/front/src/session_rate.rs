@@ -1,4 +1,4 @@
-//! Bounds how fast the clients of one address create sessions.
+//! Bounds how fast the clients of one address create sessions, and open pages that link accounts.
 //!
 //! Each address has a bucket of tokens: a session takes one, and the bucket fills with time. Only
 //! `take` of [`SessionRate`] reads a clock.
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use actix_http::RequestHead;
 use actix_http::header::HeaderValue;
 
 use crate::client_address::{AddressKey, TrustedProxies, Unknown};
-use crate::front_request::FrontRequest;
 use crate::metrics::SESSIONS_THROTTLED;
 use crate::refusal::Refused;
 use crate::{Error, Settings};
@@ -50,11 +50,12 @@ impl SessionRate {
         })
     }
 
-    /// Takes the token for one session from the bucket of the request's client. Returns the address
-    /// of the client, if it is known.
-    pub(crate) fn take(&self, request: &FrontRequest<'_>) -> Result<Option<AddressKey>, Refused> {
-        let Some(peer) = request.peer else { return Ok(None) };
-        let forwarded = request.head.headers.get_all(FORWARDED_FOR).map(HeaderValue::as_bytes);
+    /// Takes the token for one session, or for one page, from the bucket of the request's client. Returns the
+    /// address of the client, if it is known.
+    pub(crate) fn take(&self, head: &RequestHead) -> Result<Option<AddressKey>, Refused> {
+        let Some(peer) = head.peer_addr else { return Ok(None) };
+        let (peer, forwarded) = (peer.ip(), head.headers.get_all(FORWARDED_FOR));
+        let forwarded = forwarded.map(HeaderValue::as_bytes);
         match (self.proxies.client(peer, forwarded), &self.buckets) {
             (Ok(address), Some(buckets)) => {
                 // A bucket is one number, so it is right in any case.
