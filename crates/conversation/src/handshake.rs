@@ -209,6 +209,13 @@ impl Handshake {
         self.client.as_ref().map_or(Revision::ASSUMED, |client| client.revision)
     }
 
+    /// Whether the client can be asked to open URLs, and knows the error that asks for it (ELI-01, ELI-05).
+    pub(crate) fn takes_urls(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| {
+            client.revision.has_elicitation_modes() && client.capabilities.elicitation_url()
+        })
+    }
+
     /// The notifications that the client gets when it may have missed a change.
     pub(crate) fn promised_lists(&self) -> ThinVec<Method> {
         let promised = self.client.as_ref().and_then(|client| client.promised_lists.clone());

@@ -141,6 +141,50 @@ fn a_client_is_asked_only_what_it_declared() {
     }
 }
 
+// holds: ELI-01, ELI-05
+#[test]
+fn only_a_client_that_opens_urls_gets_the_error_that_asks_for_it() {
+    let data = br#"{"elicitations":[{"mode":"url","url":"https://a.example","elicitationId":"e","message":"?"}]}"#;
+    let error = |id| Response::error(id, -32042, "open a page", Some(data));
+    let urls = r#"{"elicitation":{"url":{}}}"#;
+    for (revision, capabilities, is_told) in [
+        (NEW, urls, true),
+        ("DRAFT-2026-v1", urls, true),
+        (NEW, r#"{"elicitation":{}}"#, false),
+        (NEW, "{}", false),
+        ("2025-06-18", urls, false),
+        ("2024-11-05", urls, false),
+    ] {
+        let check = |error: &serde_json::Value| {
+            let error = &error["error"];
+            if is_told {
+                assert_eq!(error["code"], -32042, "{revision} {capabilities}");
+                assert_eq!(error["data"]["elicitations"][0]["url"], "https://a.example");
+            } else {
+                let expected = serde_json::json!({
+                    "code": -32000, "message": "open a page: open https://a.example",
+                });
+                assert_eq!(*error, expected, "{revision} {capabilities}");
+            }
+        };
+        // A call of the draft needs headers, which have nothing to do with its error.
+        if revision != "DRAFT-2026-v1" {
+            let mut world = World::live_with(revision, Limits::default(), capabilities);
+            let sink = world.call(1);
+            world.send_from_server(error(Some(1.into())));
+            check(&world.json(sink));
+        }
+        let mut world = World::new(Limits::default());
+        let sink = world.post_initialize(revision, capabilities);
+        world.step(Event::LinkUp);
+        let Some(Message::Request(initialize)) = world.sent.last().cloned() else {
+            panic!("no handshake")
+        };
+        world.send_from_server(error(Some(initialize.id)));
+        check(&world.json(sink));
+    }
+}
+
 // holds: GET-06, ROOT-03
 #[test]
 fn in_the_draft_nothing_is_asked_on_a_standalone_stream() {

@@ -5,10 +5,12 @@
 //! its receiver reports the error.
 
 mod elicitation;
+mod url_error;
 
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
+pub use self::url_error::error_without_urls;
 use crate::raw::{self, Edits, Needle, Object, may_hold, quoted};
 use crate::{Method, Revision};
 

@@ -10,6 +10,7 @@ use protocol::{
 use super::Parts;
 use crate::Definition;
 use crate::exchange::{Exchange, Form, Route};
+use crate::handshake::Handshake;
 use crate::mirroring::Parked;
 use crate::server_link::OwnResponse;
 use crate::server_requests::request_id;
@@ -176,7 +177,7 @@ impl Parts {
                 self.tools.learn_page(context, &header_params::tools(&result));
             }
         }
-        let data = response_for_client(self.handshake.revision(), &exchange.method, response);
+        let data = response_for_client(&self.handshake, &exchange.method, response);
         let most = context.limits().message_bytes_max;
         if data.len() > most {
             let error = too_large(&exchange.id, data.len(), most);
@@ -223,7 +224,7 @@ impl Parts {
                     Response::error(None, ErrorCode::InternalError.number(), message, None)
                 })
             }
-            Err(_) => Err(response.clone()),
+            Err(_) => Err(error_for_client(&self.handshake, response)),
         };
         let (result, read) = match answered {
             Ok(answered) => answered,
@@ -489,12 +490,25 @@ fn refuse_server_request(
 }
 
 /// The response in the form of the client's revision, on one line.
-fn response_for_client(revision: Revision, method: &Method, response: &Response) -> Bytes {
-    let result = response.outcome().ok();
-    let downgraded =
-        result.and_then(|result| downgrade::result_for_client(revision, method, &result));
-    let downgraded = downgraded.map(|result| response.with_result(&result));
-    Message::from(downgraded.unwrap_or_else(|| response.clone())).line()
+fn response_for_client(handshake: &Handshake, method: &Method, response: &Response) -> Bytes {
+    let response = match response.outcome() {
+        Ok(result) => {
+            let downgraded = downgrade::result_for_client(handshake.revision(), method, &result);
+            downgraded.map_or_else(|| response.clone(), |result| response.with_result(&result))
+        }
+        Err(_) => error_for_client(handshake, response),
+    };
+    Message::from(response).line()
+}
+
+/// The error in a form that the client knows.
+fn error_for_client(handshake: &Handshake, response: &Response) -> Response {
+    let error = response.outcome().err().filter(|_| !handshake.takes_urls());
+    let downgraded = error.and_then(|error| downgrade::error_without_urls(&error));
+    match downgraded {
+        Some(error) => Response::raw_error(response.id.clone(), &error),
+        None => response.clone(),
+    }
 }
 
 /// The error instead of a response that is larger than a message may be.

@@ -46,6 +46,30 @@ fn a_prompts_messages_are_said_in_text_likewise() {
     check(result_for_client, B, Method::PromptsGet, get, None);
 }
 
+// holds: ELI-01, ELI-05
+#[test]
+fn an_error_that_has_a_user_open_urls_has_them_in_its_text_instead() {
+    let check = |error: &str, expected: Option<&str>| {
+        let found = error_without_urls(error.as_bytes());
+        let found = found.as_deref().map(|json| std::str::from_utf8(json).unwrap());
+        assert_eq!(found, expected, "{error}");
+    };
+    check(
+        r#"{"code":-32042,"message":"look \"here\"","data":{"elicitations":[{"mode":"url","url":"https://a.example/1"},{"url":"https://a.example/2"},{},7]}}"#,
+        Some(
+            r#"{"code":-32000,"message":"look \"here\": open https://a.example/1: open https://a.example/2"}"#,
+        ),
+    );
+    check(
+        r#"{"code":-32042,"message":"open https://a.example/1","data":{"elicitations":[{"url":"https://a.example/1"}]}}"#,
+        Some(r#"{"code":-32000,"message":"open https://a.example/1"}"#),
+    );
+    check(r#"{"code":-32042,"message":"","data":[]}"#, Some(r#"{"code":-32000,"message":""}"#));
+    check(r#"{"code":-32000,"message":"-32042"}"#, None);
+    check(r#"{"code":-32602,"message":"no"}"#, None);
+    check("-32042", None);
+}
+
 #[test]
 fn other_results_and_unreadable_ones_stay_as_they_are() {
     let read = r#"{"contents":[{"uri":"resource_link:audio"}]}"#;
