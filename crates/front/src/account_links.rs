@@ -52,12 +52,24 @@ enum Reply {
 
 /// Serves the pages.
 pub(crate) struct AccountLinks<'a> {
-    pub(crate) service: &'a Service,
-    pub(crate) authentication: &'a Authentication,
-    pub(crate) tenant: &'a Arc<Tenant>,
+    service: &'a Service,
+    authentication: &'a Authentication,
+    tenant: &'a Arc<Tenant>,
+    /// Where the pages are; `None` if the node does not know where it is reached.
+    links_at: Option<String>,
 }
 
-impl AccountLinks<'_> {
+impl<'a> AccountLinks<'a> {
+    /// The pages of this tenant.
+    pub(crate) fn new(
+        service: &'a Service,
+        authentication: &'a Authentication,
+        tenant: &'a Arc<Tenant>,
+    ) -> Self {
+        let links_at = service.urls.links(&tenant.name);
+        Self { service, authentication, tenant, links_at }
+    }
+
     /// Answers a request for a page.
     pub(crate) async fn answer(&self, head: &RequestHead, page: LinkPage<'_>) -> Response<Body> {
         if head.method != Method::GET {
@@ -169,7 +181,7 @@ impl AccountLinks<'_> {
 
     /// The URL of a page.
     fn at(&self, page: &str) -> Option<String> {
-        Some(format!("{}{page}", self.service.urls.links(&self.tenant.name)?))
+        Some(format!("{}{page}", self.links_at.as_ref()?))
     }
 
     /// What the token of the browser is for: the endpoint of the tenant, as that of a client.
@@ -185,8 +197,7 @@ impl AccountLinks<'_> {
     }
 
     fn is_over_tls(&self) -> bool {
-        let links = self.service.urls.links(&self.tenant.name);
-        links.is_some_and(|links| links.starts_with("https:"))
+        self.links_at.as_ref().is_some_and(|links| links.starts_with("https:"))
     }
 
     fn redirect(&self, to: &str, cookie: Option<&(String, String)>) -> Response<Body> {

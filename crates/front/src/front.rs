@@ -122,7 +122,7 @@ impl Front {
             && tenant.exchanges_tokens
         {
             let (service, authentication) = (&self.service, &self.authentication);
-            let links = AccountLinks { service, authentication, tenant: &tenant };
+            let links = AccountLinks::new(service, authentication, &tenant);
             // An authorization server sends the browser back, so the page before is of another site.
             let admitted = self.admit_host(head, Some(&tenant), is_ambiguous);
             let response = match admitted.and_then(|_| self.service.admit_page(head)) {
