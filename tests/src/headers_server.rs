@@ -3,10 +3,11 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use crate::mcp::Client;
 use crate::nodes::port;
 use crate::sse::PATIENCE;
 use crate::tools;
@@ -32,6 +33,13 @@ impl Upstream {
             sleep(Duration::from_millis(20)).await;
         }
         Ok(Self { _child: child, url: format!("http://127.0.0.1:{port}") })
+    }
+
+    /// Whose token the server got for a call of this client.
+    pub async fn whoami(client: &Client) -> Result<Value> {
+        let result = client.tool("whoami", serde_json::json!({})).await?;
+        let text = result["content"][0]["text"].as_str().context("no text")?;
+        Ok(serde_json::from_str(text)?)
     }
 
     /// The requests: what each is, and its headers.

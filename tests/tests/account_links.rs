@@ -161,12 +161,6 @@ impl<'a> Browser<'a> {
     }
 }
 
-/// Whose token the server got for a call.
-async fn whoami(client: &Client) -> Result<Value> {
-    let result = client.tool("whoami", json!({})).await?;
-    Ok(serde_json::from_str(result["content"][0]["text"].as_str().context("no text")?)?)
-}
-
 // holds: ELI-05, ELI-08, ELI-09
 #[tokio::test]
 async fn a_user_links_an_account_and_another_user_cannot_use_the_link() -> Result<()> {
@@ -180,7 +174,7 @@ async fn a_user_links_an_account_and_another_user_cannot_use_the_link() -> Resul
     let (status, text) = browser.open(&link).await?;
     ensure!(status == 200 && text.contains("account is linked"), "{status} {text}");
     let client = bench.opened(&node, "ada").await?;
-    let who = whoami(&client).await?;
+    let who = Upstream::whoami(&client).await?;
     ensure!(who["sub"] == "ada.at.home", "{who}");
     ensure!(who["aud"] == format!("{}/mcp", bench.upstream.url), "{who}");
     let (status, _) = Browser::new([&node]).open(&link).await?;
@@ -196,7 +190,7 @@ async fn a_user_links_an_account_and_another_user_cannot_use_the_link() -> Resul
     bench.issuer.control("user", json!({ "sub": "bob" })).await?;
     let (status, text) = Browser::new([&node]).open(&bench.link(&node, "bob").await?).await?;
     ensure!(status == 200, "{status} {text}");
-    whoami(&bench.opened(&node, "bob").await?).await?;
+    Upstream::whoami(&bench.opened(&node, "bob").await?).await?;
 
     // After a revocation, also one that was taken back, the account does not count.
     for lift in [&[][..], &["--lift"]] {
@@ -207,7 +201,7 @@ async fn a_user_links_an_account_and_another_user_cannot_use_the_link() -> Resul
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     ensure!(bench.link(&node, "bob").await? != of_bob);
-    whoami(&client).await?;
+    Upstream::whoami(&client).await?;
     let output = node.output();
     ensure!(!output.contains("eyJ"), "a token is in the log: {output}");
     Ok(())
@@ -279,7 +273,7 @@ async fn a_step_is_of_one_browser_and_counts_once() -> Result<()> {
     ensure!(status == 403 && text.contains("did not agree"), "{status} {text}");
     bench.accounts.control("user", json!({ "sub": "ada" })).await?;
     ensure!(Browser::new([&node]).open(&link).await?.0 == 200);
-    whoami(&bench.opened(&node, "ada").await?).await?;
+    Upstream::whoami(&bench.opened(&node, "ada").await?).await?;
     Ok(())
 }
 
@@ -299,13 +293,13 @@ async fn all_nodes_of_a_cluster_link_use_and_refresh_the_tokens_of_an_account() 
     let (status, text) = Browser::new(&nodes).open(&link).await?;
     ensure!(status == 200, "{status} {text}");
     let mut client = bench.opened(&nodes[1], "ada").await?;
-    let first = whoami(&client).await?;
+    let first = Upstream::whoami(&client).await?;
     let until = Instant::now() + PATIENCE;
     let mut seen = vec![first["jti"].clone()];
     while seen.len() < 3 {
         for node in &nodes {
             client.url = node.demo();
-            let jti = whoami(&client).await?["jti"].clone();
+            let jti = Upstream::whoami(&client).await?["jti"].clone();
             if !seen.contains(&jti) {
                 seen.push(jti);
             }
@@ -356,7 +350,7 @@ async fn an_operator_unlinks_an_account_at_all_nodes() -> Result<()> {
     let mut client = bench.opened(&nodes[0], "ada").await?;
     for node in &nodes {
         client.url = node.demo();
-        whoami(&client).await?;
+        Upstream::whoami(&client).await?;
     }
     let wrong = unlink(&bench, &nodes[0], &["--backend", "other"]).await?;
     let told = String::from_utf8_lossy(&wrong.stderr).into_owned();

@@ -103,12 +103,6 @@ async fn opened(url: &str, token: &str) -> Result<Client> {
     Client::new(url.to_owned(), NEWEST).with_key(token).opened(json!({})).await
 }
 
-/// Whose token the server got for a call.
-async fn whoami(client: &Client) -> Result<Value> {
-    let result = client.tool("whoami", json!({})).await?;
-    Ok(serde_json::from_str(result["content"][0]["text"].as_str().context("no text")?)?)
-}
-
 #[tokio::test]
 async fn each_user_has_a_token_of_their_own_upstream_and_no_own_token_is_passed_on() -> Result<()> {
     let bench = Bench::start(600).await?;
@@ -117,13 +111,13 @@ async fn each_user_has_a_token_of_their_own_upstream_and_no_own_token_is_passed_
     let clients = [opened(&node.demo(), &ada).await?, opened(&node.demo(), &bob).await?];
     for _ in 0..3 {
         for (client, user) in clients.iter().zip(["ada", "bob"]) {
-            let who = whoami(client).await?;
+            let who = Upstream::whoami(client).await?;
             ensure!(who["sub"] == user, "{who}");
         }
     }
     ensure!(bench.exchanges().await? == 2, "a token was exchanged more than once");
     // Another session of the same user uses the same token.
-    whoami(&opened(&node.demo(), &ada).await?).await?;
+    Upstream::whoami(&opened(&node.demo(), &ada).await?).await?;
     ensure!(bench.exchanges().await? == 2, "a token was exchanged more than once");
     for client in &clients {
         check::status(&client.delete().await?, 204)?;
@@ -148,12 +142,12 @@ async fn each_request_has_the_token_of_its_own_credential() -> Result<()> {
     let node = Node::start(&bench.setup(""))?;
     let first = bench.token("ada").await?;
     let client = opened(&node.demo(), &first).await?;
-    let before = whoami(&client).await?;
+    let before = Upstream::whoami(&client).await?;
     let second = bench.token("ada").await?;
     let renewed = client.twin().with_key(&second);
-    let after = whoami(&renewed).await?;
+    let after = Upstream::whoami(&renewed).await?;
     ensure!(before["jti"] != after["jti"] && after["sub"] == "ada", "{before} {after}");
-    ensure!(whoami(&client).await?["jti"] == before["jti"]);
+    ensure!(Upstream::whoami(&client).await?["jti"] == before["jti"]);
     ensure!(bench.exchanges().await? == 2);
     bench.check_seen(&[&first, &second]).await
 }
@@ -164,7 +158,7 @@ async fn a_refused_exchange_is_an_error_of_the_call() -> Result<()> {
     let node = Node::start(&bench.setup(""))?;
     let token = bench.token("ada").await?;
     let client = opened(&node.demo(), &token).await?;
-    whoami(&client).await?;
+    Upstream::whoami(&client).await?;
     bench.issuer.exchange(json!({ "refusal": "no" })).await?;
     let other = client.twin().with_key(&bench.token("ada").await?);
     let answer = other.request("tools/call", json!({ "name": "whoami" })).await?;
@@ -174,7 +168,7 @@ async fn a_refused_exchange_is_an_error_of_the_call() -> Result<()> {
         "{answer}"
     );
     // With the former token the session goes on.
-    whoami(&client).await?;
+    Upstream::whoami(&client).await?;
     let unknown = Client::new(node.demo(), NEWEST).with_key(&bench.token("bob").await?);
     let initialize = unknown.message("initialize", unknown.introduction(json!({})));
     let response = unknown.send(initialize).await?;
@@ -190,9 +184,9 @@ async fn a_token_that_the_server_refuses_is_exchanged_once_more() -> Result<()> 
     let node = Node::start(&bench.setup(""))?;
     let token = bench.token("ada").await?;
     let client = opened(&node.demo(), &token).await?;
-    let before = whoami(&client).await?;
+    let before = Upstream::whoami(&client).await?;
     bench.upstream.revoke().await?;
-    let after = whoami(&client).await?;
+    let after = Upstream::whoami(&client).await?;
     ensure!(before["jti"] != after["jti"], "{after}");
     // The third one in a row is not asked for at once.
     bench.upstream.revoke().await?;
@@ -212,7 +206,7 @@ async fn exchanged_tokens_are_renewed_before_they_end() -> Result<()> {
     let client = opened(&node.demo(), &bench.token("ada").await?).await?;
     let until = Instant::now() + Duration::from_secs(9);
     while Instant::now() < until {
-        whoami(&client).await?;
+        Upstream::whoami(&client).await?;
         sleep(Duration::from_millis(200)).await;
     }
     let exchanges = bench.exchanges().await?;
@@ -244,9 +238,9 @@ async fn only_exchanged_tokens_reach_another_node_and_redis() -> Result<()> {
     let mut nodes = bench.cluster(&redis, "").await?;
     let token = bench.token("ada").await?;
     let mut client = opened(&nodes[0].demo(), &token).await?;
-    whoami(&client).await?;
+    Upstream::whoami(&client).await?;
     client.url = nodes[1].demo();
-    ensure!(whoami(&client).await?["sub"] == "ada");
+    ensure!(Upstream::whoami(&client).await?["sub"] == "ada");
     // The owner is lost: the session goes on with the token of the next request.
     client.url = nodes[2].demo();
     nodes[0].kill()?;
@@ -296,7 +290,7 @@ async fn a_token_goes_only_to_the_server_that_it_was_made_for() -> Result<()> {
     let token = bench.token("ada").await?;
     let client = opened(&node.demo(), &token).await?;
     let _stream = client.listen().await?;
-    whoami(&client).await?;
+    Upstream::whoami(&client).await?;
     let (file, new) = (node.config_file(), node.config_file().with_extension("new"));
     std::fs::write(&new, bench.config(&second, ""))?;
     std::fs::rename(&new, &file)?;
@@ -331,11 +325,11 @@ async fn a_token_that_is_refused_at_another_node_is_exchanged_for_the_next_reque
     let token = bench.token("ada").await?;
     let mut client = opened(&nodes[0].demo(), &token).await?;
     client.url = nodes[1].demo();
-    let before = whoami(&client).await?;
+    let before = Upstream::whoami(&client).await?;
     bench.upstream.revoke().await?;
     let answer = client.request("tools/call", json!({ "name": "whoami" })).await?;
     ensure!(answer["error"]["message"].to_string().contains("HTTP 401"), "{answer}");
-    let after = whoami(&client).await?;
+    let after = Upstream::whoami(&client).await?;
     ensure!(before["jti"] != after["jti"] && after["sub"] == "ada", "{after}");
     bench.check_seen(&[&token]).await
 }
