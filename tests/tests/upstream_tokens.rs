@@ -396,6 +396,27 @@ async fn a_client_that_leaves_during_the_exchange_has_dispatched_nothing() -> Re
 }
 
 #[tokio::test]
+async fn a_client_that_waits_for_its_first_token_counts_as_a_session() -> Result<()> {
+    let (bench, log) = (Bench::start(600).await?, Log::new()?);
+    let limits = "[tenants.demo.limits]\ncluster_sessions_max = 1\n";
+    let node = Node::start(&log.of(bench.setup(limits)))?;
+    bench.issuer.exchange(json!({ "pause_ms": 3_000 })).await?;
+    let (url, first) = (node.demo(), bench.token("ada").await?);
+    let first = tokio::spawn(async move { opened(&url, &first).await });
+    log.one(|record| record["kind"] == "begin" && record["method"] == "initialize").await?;
+    let second = Client::new(node.demo(), NEWEST).with_key(&bench.token("bob").await?);
+    // What the node has is counted anew every 100 ms.
+    for _ in 0..8 {
+        let initialize = second.message("initialize", second.introduction(json!({})));
+        let answer = timeout(Duration::from_millis(1_500), second.send(initialize)).await;
+        check::status(&answer.context("another session is opened")??, 429)?;
+        sleep(Duration::from_millis(100)).await;
+    }
+    check::status(&first.await??.delete().await?, 204)?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn exchanged_tokens_count_for_their_tenant() -> Result<()> {
     let bench = Bench::start(600).await?;
     let node = Node::start(&bench.setup(""))?;

@@ -191,6 +191,20 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_that_joined_lately_gives_no_second_burst() {
+        let (mut owned, ms) = (Owned::default(), Duration::from_millis);
+        owned.note_members(&MEMBERS, ms(5_000));
+        let mut tokens = |id, now| {
+            let demand =
+                Report { demand: 100.0, level: 0.0, had_share: false, is_last: false, applied: 0 };
+            let report = LimitReport::new((1, id), demand, 100.0 / 3_600.0, 100.0);
+            owned.report(1, &report, &MEMBERS, now).grant().unwrap().tokens
+        };
+        let (lately, later) = (tokens(1, ms(5_010)), tokens(2, ms(7_000)));
+        assert!(lately < 2.0 && later > 5.0, "{lately} {later}");
+    }
+
+    #[test]
     fn a_limit_that_no_node_uses_makes_room_first_the_one_nearest_to_full() {
         let (mut owned, second) = (Owned::default(), Duration::from_secs(1));
         assert_eq!(fill(&mut owned, 1, 4_000, true, second), 4_000);
