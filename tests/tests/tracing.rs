@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::Node;
 use tests::collector::Collector;
 use tests::mcp::{Client, final_response};
 use tests::recorded::{Recorded, reaches};
 use tests::spans::{
     CLIENT, INTERNAL, PARENT, SERVER, TRACE, call, of_trace, only, position, received, traced,
 };
-use tests::sse::PATIENCE;
+use tests::sse::{Events, PATIENCE};
+use tests::{Node, check};
 
 const NEWEST: &str = "2025-11-25";
 
@@ -74,6 +74,63 @@ async fn a_call_at_another_node_is_one_trace_with_a_span_of_each() -> Result<()>
         ensure!(span["resource"]["service.instance.id"] == node, "{span}");
     }
     ensure!(ingress["attributes"]["roundhouse.owner"] == "n1", "{ingress}");
+    Ok(())
+}
+
+/// Over HTTP+SSE: the span ends with the answer on the stream, if that is at the node with the POST.
+#[tokio::test]
+async fn a_call_over_http_sse_has_a_span_until_its_answer_is_on_the_stream() -> Result<()> {
+    let collector = Collector::start().await?;
+    let setups = ["n0", "n1", "n2"].map(|name| collector.of(traced()).with("cluster.name", name));
+    let cluster = Recorded::start(setups).await?;
+    let (streaming, posting) = (cluster.node(0)?, cluster.node(1)?);
+    let opener = Client::new(format!("{}/demo/sse", streaming.base), "2024-11-05");
+    let mut events = Events::of(opener.get(None).await?)?;
+    let path = events.next().await?.context("no endpoint")?.data.context("no data")?;
+    let mut poster = Client::new(format!("{}{path}", streaming.base), "2024-11-05");
+    let initialize = poster.message("initialize", poster.introduction(json!({})));
+    check::status(&poster.send(initialize).await?, 202)?;
+    events.message().await?.context("no answer")?;
+    check::status(&poster.notify("notifications/initialized", json!({})).await?, 202)?;
+    let parent = |at: usize| PARENT.replace(TRACE, &format!("{at:032x}"));
+    for (at, node, tool, outcome) in [
+        (1, streaming, "meta", "result"),
+        (2, streaming, "fail", "tool_error"),
+        (3, posting, "meta", "accepted"),
+    ] {
+        poster.url = format!("{}{path}", node.base);
+        let call = call(&poster, tool, json!({ "traceparent": parent(at) }));
+        check::status(&poster.send(call).await?, 202)?;
+        events.message().await?.context("no answer")?;
+        let trace = format!("{at:032x}");
+        let wanted = if outcome == "accepted" { 3 } else { 2 };
+        let is_due = |spans: &[Value]| of_trace(spans, &trace).len() == wanted;
+        let spans = collector.until("spans", is_due).await?;
+        let spans = of_trace(&spans, &trace);
+        let (ingress, link) = (only(&spans, SERVER)?, only(&spans, CLIENT)?);
+        ensure!(ingress["attributes"]["roundhouse.outcome"] == outcome, "{ingress}");
+        if outcome != "accepted" {
+            ensure!(ingress["end"].as_u64() >= link["end"].as_u64(), "{ingress} {link}");
+            ensure!(ingress["attributes"]["roundhouse.owner"] == "n0", "{ingress}");
+        }
+    }
+    // A request of an unknown session has its refusal, and one that was cancelled no answer.
+    poster.url = format!("{}/demo/messages?session=unknown", streaming.base);
+    let refused = call(&poster, "meta", json!({ "traceparent": parent(4) }));
+    check::status(&poster.send(refused).await?, 404)?;
+    poster.url = format!("{}{path}", streaming.base);
+    let asking = call(&poster, "ask", json!({ "traceparent": parent(5) }));
+    let id = asking["id"].clone();
+    check::status(&poster.send(asking).await?, 202)?;
+    let cancelled = poster.notify("notifications/cancelled", json!({ "requestId": id })).await?;
+    check::status(&cancelled, 202)?;
+    for (at, outcome) in [(4, "refused"), (5, "cancelled")] {
+        let trace = format!("{at:032x}");
+        let is_server = |span: &Value| span["trace"] == *trace && span["kind"] == SERVER;
+        let spans = collector.until("spans", |spans| spans.iter().any(is_server)).await?;
+        let ingress = spans.iter().find(|span| is_server(span)).context("no span")?;
+        ensure!(ingress["attributes"]["roundhouse.outcome"] == outcome, "{ingress}");
+    }
     Ok(())
 }
 

@@ -25,7 +25,9 @@ use crate::metrics::TenantMeters;
 use crate::operations::{self, Operations};
 use crate::over_limit::LimitKind;
 use crate::route::Endpoint;
+use crate::served_session::{note_handshake, note_served};
 use crate::server_span::ServerSpan;
+use crate::stream_spans::{KeptSpans, StreamSpans};
 
 /// The method of a preflight.
 const OPTIONS: &str = "OPTIONS";
@@ -305,12 +307,7 @@ impl Exchange {
 
     /// Notes what the reply says of its session, and of the node that owns it.
     pub(crate) fn served(&mut self, replies: &ReplyStream) {
-        self.note_for_log(|record| {
-            record.owner = replies.owner_name();
-            if let Some(handshake) = replies.handshake() {
-                note_handshake(record, handshake);
-            }
-        });
+        self.note_for_log(|record| note_served(record, replies));
     }
 
     /// Notes a message of the response: if it is a final response, its outcome. Among several, an error
@@ -348,6 +345,25 @@ impl Exchange {
                 span.answered_completely();
             }
         });
+    }
+
+    /// Gives the spans of the requests of this body to the stream that carries their answers, if it is at this
+    /// node. To be called before they are dispatched: the answers may come at once.
+    pub(crate) fn give_spans(
+        &mut self,
+        body: &Posted,
+        session: &SessionId,
+        spans: &StreamSpans,
+    ) -> Option<KeptSpans> {
+        let inner = self.0.as_mut()?;
+        let span = inner.span.as_mut().filter(|_| inner.record.trace.is_some())?;
+        match spans.keep(session, span.take_requests(body), &inner.record) {
+            Ok(kept) => Some(kept),
+            Err(requests) => {
+                span.take_back(requests);
+                None
+            }
+        }
     }
 
     /// Notes a message on the only stream of a session of HTTP+SSE: it may answer a POST of this or
@@ -444,11 +460,6 @@ impl Exchange {
             }
         });
     }
-}
-
-fn note_handshake(record: &mut ExchangeRecord, handshake: &HandshakeSummary) {
-    record.revision = Some(handshake.revision.as_str());
-    record.client.clone_from(&handshake.client);
 }
 
 fn method_label(body: &Posted) -> Label {

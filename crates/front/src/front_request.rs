@@ -29,6 +29,7 @@ use crate::refusal::Refused;
 use crate::resource::PublicUrls;
 use crate::route::{self, Endpoint};
 use crate::session_rate::SessionRate;
+use crate::stream_spans::StreamSpans;
 use crate::{Error, Settings};
 
 /// How long an exchange may take for what is dispatched without its token too.
@@ -177,6 +178,8 @@ pub(crate) struct Service {
     pub(crate) urls: Arc<PublicUrls>,
     /// The limits of tenants in the whole cluster.
     pub(crate) limits: Limits,
+    /// The streams of HTTP+SSE at this node.
+    pub(crate) stream_spans: StreamSpans,
     collecting: Collecting,
     rate: Arc<SessionRate>,
 }
@@ -197,6 +200,7 @@ impl Service {
         Ok(Self {
             limits: Limits::new(handle.limits(), settings.worker_count()),
             handle,
+            stream_spans: StreamSpans::default(),
             drain,
             lapses,
             revocations,

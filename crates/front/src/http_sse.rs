@@ -5,7 +5,7 @@
 
 use actix_http::{Method, Response, StatusCode};
 use actors::{Answer, Opened, Refusal, ReplyEvent};
-use protocol::SessionId;
+use protocol::{Body as Posted, SessionId};
 
 use crate::accept::is_json;
 use crate::audited::Dispatched;
@@ -15,6 +15,7 @@ use crate::front_request::{FrontRequest, Service};
 use crate::refusal::Refused;
 use crate::route::Endpoint;
 use crate::sse_body::SseBody;
+use crate::stream_spans::KeptSpans;
 use crate::streamable_http::{events, has_request, no_answer};
 
 /// Opens a session and its stream (OLD-01). Any other method gets 405: a client that probes with
@@ -49,10 +50,10 @@ pub(crate) async fn open(
     };
     let endpoint = format!("{path}?session={}", session.as_str());
     request.exchange.of_session(&session);
-    let exchange = request.exchange.take();
+    let (exchange, spans) = (request.exchange.take(), service.stream_spans.open(&session));
     let body =
         SseBody::new(replies, Present::new(&service.drain), exchange, service.validity(request));
-    Ok(events(body.with_endpoint(&endpoint), None))
+    Ok(events(body.with_endpoint(&endpoint, spans), None))
 }
 
 /// Receives a client's message. A 202 only means that the session accepted the message (OLD-03).
@@ -76,12 +77,32 @@ pub(crate) async fn post(
     let body = service.within_limits(request, body).await?;
     let body = service.permitted_or_refused(request, Endpoint::Sse, body, &raw)?;
     request.exchange.answered_elsewhere(&body);
+    service.stream_spans.end_cancelled(&session, &body);
+    let spans = request.exchange.give_spans(&body, &session, &service.stream_spans);
+    let accepted = dispatch(service, request, session, body, spans.as_ref()).await;
+    if let (Err(refused), Some(spans)) = (&accepted, spans) {
+        spans.refuse(refused.status(), refused.rejection().code.number());
+    }
+    accepted
+}
+
+/// Sends a message to its session.
+async fn dispatch(
+    service: &Service,
+    request: &mut FrontRequest<'_>,
+    session: SessionId,
+    body: Posted,
+    spans: Option<&KeptSpans>,
+) -> Result<Response<Body>, Refused> {
     let ticket =
         service.ready(request, Dispatched::AnsweredElsewhere(&body), has_request(&body)).await?;
     let (handle, caller) = (service.handle.clone(), request.caller(session));
     let mut replies = request.dispatch(ticket, move || handle.post(&caller, body, None)).await?;
     let first = replies.next().await;
     request.exchange.served(&replies);
+    if let Some(spans) = spans {
+        spans.served(&replies);
+    }
     match first {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(ReplyEvent::Answer(Answer::Accepted)) => {

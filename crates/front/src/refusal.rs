@@ -250,6 +250,11 @@ impl Refused {
         self.status.is_server_error()
     }
 
+    /// The number of the status.
+    pub(crate) fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
     /// The JSON-RPC error.
     pub(crate) fn rejection(&self) -> &Rejection {
         &self.rejection

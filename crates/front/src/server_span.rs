@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use actix_http::header::HeaderMap;
 use actors::{begin_notification_span, begin_request_span};
-use protocol::{
-    Body as Posted, Message, Method, RequestId, TraceContext, TraceParent, is_trace_state,
-};
+use protocol::{Body as Posted, Message, RequestId, TraceContext, TraceParent, is_trace_state};
 use telemetry::{Before, ExchangeRecord, Outcome, Side, Span, SpanRef, TraceId, Traces};
 
 use crate::audit_reading::final_response;
@@ -35,6 +33,14 @@ enum Spans {
         /// They end with the exchange.
         notifications: Vec<Span>,
     },
+}
+
+/// A request of which the span began.
+#[derive(Debug)]
+pub(crate) struct TracedRequest {
+    pub(crate) id: RequestId,
+    pub(crate) handling: Handling,
+    pub(crate) span: Span,
 }
 
 impl ServerSpan {
@@ -68,11 +74,8 @@ impl ServerSpan {
                     let span = self.begin_message(member, headers, began);
                     first = first.or(span.as_ref().map(Span::at));
                     match member {
-                        Message::Request(request) if request.method == Method::Ping => {
-                            requests.add(&request.id, Handling::Ping, span);
-                        }
                         Message::Request(request) => {
-                            requests.add(&request.id, Handling::Sent, span);
+                            requests.add(&request.id, Handling::of(request), span);
                         }
                         _ => notifications.extend(span),
                     }
@@ -141,6 +144,39 @@ impl ServerSpan {
         Some(Box::new(Self { traces, is_taken, spans: Spans::One(span) }))
     }
 
+    /// Takes the spans of the requests of this body: another part ends them.
+    pub(crate) fn take_requests(&mut self, body: &Posted) -> Vec<TracedRequest> {
+        match (std::mem::take(&mut self.spans), body) {
+            (Spans::One(span), Posted::One(Message::Request(request))) => {
+                let handling = Handling::of(request);
+                vec![TracedRequest { id: request.id.clone(), handling, span }]
+            }
+            (Spans::Members { requests, notifications }, _) => {
+                let all = requests.into_all();
+                let all = all.map(|(id, handling, span)| TracedRequest { id, handling, span });
+                let taken = all.collect();
+                self.spans = Spans::Members { requests: Unanswered::default(), notifications };
+                taken
+            }
+            (other, _) => {
+                self.spans = other;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Takes requests back whose spans no other part ends.
+    pub(crate) fn take_back(&mut self, taken: Vec<TracedRequest>) {
+        let (mut requests, mut notifications) = (Unanswered::default(), Vec::new());
+        for TracedRequest { id, handling, span } in taken {
+            requests.add(&id, handling, Some(span));
+        }
+        if let Spans::Members { notifications: others, .. } = &mut self.spans {
+            notifications = std::mem::take(others);
+        }
+        self.spans = Spans::Members { requests, notifications };
+    }
+
     /// Ends the span of the member of a batch that a message of the response answers.
     pub(crate) fn answered(&mut self, message: &[u8], record: &ExchangeRecord) {
         let Spans::Members { requests, .. } = &mut self.spans else { return };
@@ -185,7 +221,7 @@ impl ServerSpan {
 }
 
 /// Ends the span of a message with what is known of its exchange.
-fn end(mut span: Span, record: &ExchangeRecord, outcome: Outcome, code: Option<i32>) {
+pub(crate) fn end(mut span: Span, record: &ExchangeRecord, outcome: Outcome, code: Option<i32>) {
     if record.endpoint == "stdio" {
         span.set("network.transport", "pipe");
     } else {

@@ -20,6 +20,7 @@ use crate::lapse::Lapse;
 use crate::metrics::{GaugeGuard, STREAMS};
 use crate::permissions::Grant;
 use crate::pieces::{PIECE_BYTES, Pieces};
+use crate::stream_spans::SpansOfStream;
 
 /// A chunk is written once it has this length, even if more is ready.
 const CHUNK_BYTES: usize = PIECE_BYTES;
@@ -35,8 +36,8 @@ pub(crate) struct SseBody {
     /// written.
     long: Pieces,
     end: End,
-    /// Is this the only stream of a session of HTTP+SSE: does it carry the responses to all of its POSTs?
-    carries_all: bool,
+    /// Set if this is the only stream of a session of HTTP+SSE, which carries the responses to all of its POSTs.
+    spans: Option<SpansOfStream>,
     /// The end of the client's credential.
     lapse: Lapse,
     /// What the client may see; `None`: everything.
@@ -82,7 +83,7 @@ impl SseBody {
             buffer: BytesMut::new(),
             long: Pieces::default(),
             end: End::Open,
-            carries_all: false,
+            spans: None,
             lapse,
             grant,
             filtering: None,
@@ -93,9 +94,9 @@ impl SseBody {
     }
 
     /// The same body, beginning with the event that names the endpoint for POSTs (HTTP+SSE).
-    pub(crate) fn with_endpoint(mut self, uri: &str) -> Self {
+    pub(crate) fn with_endpoint(mut self, uri: &str, spans: SpansOfStream) -> Self {
         sse::endpoint(&mut self.buffer, uri);
-        self.carries_all = true;
+        self.spans = Some(spans);
         self
     }
 
@@ -182,9 +183,12 @@ impl SseBody {
     /// Adds a frame that the client may see.
     fn add(&mut self, frame: Frame) {
         if let Frame::Message { data, .. } = &frame {
-            match self.carries_all {
-                true => self.exchange.passed_on(data),
-                false => self.exchange.answered(data),
+            match &self.spans {
+                Some(spans) => {
+                    spans.passed_on(data, &self.replies);
+                    self.exchange.passed_on(data);
+                }
+                None => self.exchange.answered(data),
             }
         }
         self.encode(frame);
@@ -207,10 +211,17 @@ impl SseBody {
 impl Drop for SseBody {
     fn drop(&mut self) {
         self.exchange.served(&self.replies);
-        match self.end {
-            End::Open => self.exchange.end_as(Outcome::Left),
-            End::Finished => self.exchange.end(Outcome::Streamed),
-            End::Breaking | End::Broken => self.exchange.end_as(Outcome::Broken),
+        let outcome = match self.end {
+            End::Open => Outcome::Left,
+            End::Finished => Outcome::Streamed,
+            End::Breaking | End::Broken => Outcome::Broken,
+        };
+        match outcome {
+            Outcome::Streamed => self.exchange.end(outcome),
+            _ => self.exchange.end_as(outcome),
+        }
+        if let Some(spans) = &self.spans {
+            spans.end(outcome);
         }
     }
 }

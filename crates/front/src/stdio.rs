@@ -281,11 +281,7 @@ impl PendingRequests {
     }
 
     fn add_request(&mut self, request: &Request, exchange: Exchange) -> RequestId {
-        let handling = match request.method {
-            Method::Ping => Handling::Ping,
-            _ => Handling::Sent,
-        };
-        self.requests.add(&request.id, handling, Some(exchange));
+        self.requests.add(&request.id, Handling::of(request), Some(exchange));
         request.id.clone()
     }
 

@@ -4,7 +4,7 @@
 //! were sent, those that it does not send to the server (pings, requests that are refused, and each request with the id
 //! of one that is in flight), then the one that it has sent. A cancelled request has no answer.
 
-use protocol::{ErrorCode, Message, Method, Rejection, RequestId};
+use protocol::{ErrorCode, Message, Method, Rejection, Request, RequestId};
 use telemetry::Outcome;
 
 use crate::audit_reading::cancelled_id;
@@ -21,6 +21,11 @@ pub(crate) enum Handling {
 }
 
 impl Handling {
+    /// How a session handles a request that the front has not refused.
+    pub(crate) fn of(request: &Request) -> Self {
+        if request.method == Method::Ping { Self::Ping } else { Self::Sent }
+    }
+
     /// Whether an answer of this kind is for such a request while one with its id is in flight.
     fn is_answered_by(self, code: Option<i32>) -> bool {
         match self {
@@ -117,6 +122,28 @@ impl<T> Unanswered<T> {
     pub(crate) fn take_newest(&mut self, id: &RequestId) -> Option<T> {
         let at = self.requests.iter().rposition(|request| request.id == *id)?;
         self.requests.remove(at).of
+    }
+
+    /// The number of requests without an answer.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Removes requests, from the oldest one on, up to the first with whose answer something ends.
+    pub(crate) fn take_oldest(&mut self) -> Option<T> {
+        while !self.requests.is_empty() {
+            let of = self.requests.remove(0).of;
+            if of.is_some() {
+                return of;
+            }
+        }
+        None
+    }
+
+    /// All requests, with whose answers something ends.
+    pub(crate) fn into_all(self) -> impl Iterator<Item = (RequestId, Handling, T)> {
+        let requests = self.requests.into_iter();
+        requests.filter_map(|request| Some((request.id, request.handling, request.of?)))
     }
 
     /// What ends with the answers to requests with this id.
