@@ -418,7 +418,8 @@ async fn streams_and_principals_are_listed_and_a_connection_of_2024_ends_with_it
     )?;
     let file = node.config_file().display().to_string();
     let mut keys = Vec::new();
-    for name in ["ada", "bob"] {
+    // No hexadecimal id has this name by chance.
+    for name in ["zoe", "bob"] {
         let output = run(&["key", "demo", name, "--into", &file], None).await?;
         keys.push(String::from_utf8(output.stdout)?.trim().to_owned());
     }
@@ -430,8 +431,8 @@ async fn streams_and_principals_are_listed_and_a_connection_of_2024_ends_with_it
         }
         sleep(Duration::from_millis(100)).await;
     };
-    let of_ada = Client::new(node.demo(), NEWEST).with_key(&keys[0]).opened(json!({})).await?;
-    let _stream = of_ada.listen().await?;
+    let of_zoe = Client::new(node.demo(), NEWEST).with_key(&keys[0]).opened(json!({})).await?;
+    let _stream = of_zoe.listen().await?;
     let old = Client::new(format!("{}/demo/sse", node.base), "2024-11-05").with_key(&keys[0]);
     let mut events = Events::of(old.get(None).await?)?;
     let endpoint = events.next().await?.context("no endpoint")?.data.context("no data")?;
@@ -449,7 +450,7 @@ async fn streams_and_principals_are_listed_and_a_connection_of_2024_ends_with_it
     let idle = of(&|session| session["streams"] == 0)?;
     ensure!(duplex["principal"] == streaming["principal"], "{sessions}");
     ensure!(idle["principal"].is_string() && idle["principal"] != streaming["principal"]);
-    ensure!(!sessions.to_string().contains("ada"), "{sessions}");
+    ensure!(!sessions.to_string().contains("zoe"), "{sessions}");
 
     let id = duplex["id"].as_str().context("no id")?;
     json_of(&node, &["end-session", id, "--tenant", "demo"]).await?;
@@ -459,7 +460,7 @@ async fn streams_and_principals_are_listed_and_a_connection_of_2024_ends_with_it
     let refused = poster.send(poster.message("ping", json!({}))).await?;
     ensure!(refused.status() == 404, "{}", refused.status());
     opened.is_well().await?;
-    of_ada.is_well().await
+    of_zoe.is_well().await
 }
 
 /// A server whose calls do not end. It writes what it sees to a file.
