@@ -322,4 +322,48 @@ mod tests {
         };
         timeout(Duration::from_secs(60), nothing_is_left).await.unwrap();
     }
+
+    /// Answers the first request of each connection if it is `initialize`, and nothing else.
+    async fn serve_only_initialize(listener: TcpListener) {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = vec![0; 4_096];
+            let length = stream.read(&mut read).await.unwrap_or_default();
+            if String::from_utf8_lossy(&read[..length]).contains("initialize\"") {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+                let answer = format!("{head}Content-Length: {}\r\n\r\n{RESULT}", RESULT.len());
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            held.push(stream);
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_that_a_server_does_not_accept_fill_the_link_and_start_no_more_exchanges() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
+        settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+        tokio::spawn(serve_only_initialize(listener));
+        let share = budget::Budget::unlimited().unnamed_share("a");
+        let backend = HttpBackend::new(&share, "a/b", &settings).unwrap();
+        let mut link = backend.open(&SessionId::parse("s").unwrap());
+        let initialize = Request::new(RequestId::from(1), Method::Initialize, Some(b"{}"));
+        link.sender.send(Message::Request(initialize)).unwrap();
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
+        let mut accepted = 0;
+        while link.sender.send(cancel(accepted)).is_ok() {
+            accepted += 1;
+            assert!(accepted < 2_000, "the link has no bound");
+            tokio::task::yield_now().await;
+        }
+        // The session's end is noticed although no message is taken.
+        drop(link);
+        let ended = async {
+            while backend.links() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(5), ended).await.unwrap();
+    }
 }

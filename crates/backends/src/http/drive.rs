@@ -20,6 +20,11 @@ use crate::{EventSender, Gone, LatestTokens, LinkEvent, SavedLink, ServerEnd};
 /// the tenant.
 const EVENTS_MAX: usize = 16;
 
+/// Most messages without an answer that are on their way to the server. Beyond them no message of the session is
+/// taken: the link fills, as that to a process that does not read. Otherwise each request on an endless stream of
+/// the server would start one more.
+const NOTES_MAX: usize = 64;
+
 /// How long an exchange may take to end after the response that it was for. A connection whose response
 /// was read to its end can be used again.
 const GRACE: Duration = Duration::from_secs(2);
@@ -56,6 +61,7 @@ pub(super) async fn run(
         held: None,
         tasks: JoinSet::new(),
         running: HashMap::new(),
+        notes: 0,
         released: VecDeque::new(),
         outgoing: VecDeque::from([LinkEvent::Up]),
         outgoing_held: None,
@@ -64,14 +70,15 @@ pub(super) async fn run(
         is_over: false,
     };
     while !(drive.is_over && drive.outgoing.is_empty()) {
-        let is_idle = drive.outgoing.is_empty();
+        let (is_idle, has_room) = (drive.outgoing.is_empty(), drive.notes < NOTES_MAX);
+        drive.clear_ended();
         tokio::select! {
             biased;
             sent = send(&sender, drive.outgoing.front()) => match sent {
                 Ok(()) => drive.note_sent(),
                 Err(Gone) => break,
             },
-            message = end.receive() => match message {
+            message = end.receive(), if has_room => match message {
                 Some(message) => {
                     drive.machine.send(message, &mut drive.effects);
                     drive.perform();
@@ -83,6 +90,7 @@ pub(super) async fn run(
                 drive.take_event(event).await;
                 drive.charge(&end);
             }
+            () = sender.closed(), if !has_room => break,
             () = until(drive.released.front()) => drive.cut_released(),
             Some(ended) = drive.tasks.join_next() => drive.note_ended(ended),
         }
@@ -122,6 +130,8 @@ struct Running {
     task: AbortHandle,
     /// When its request is sent, if that matters to others.
     when_sent: Option<WhenSent>,
+    /// It sends a message without an answer.
+    is_note: bool,
 }
 
 struct Drive {
@@ -133,9 +143,11 @@ struct Drive {
     machine: Machine,
     /// What the machine keeps, as it is charged to the tenant.
     held: Option<Held>,
-    /// The exchanges. The session that sends requests bounds their number.
+    /// The exchanges. The session that sends requests bounds their number, and [`NOTES_MAX`] that of the others.
     tasks: JoinSet<()>,
     running: HashMap<ExchangeId, Running>,
+    /// How many of them send messages without an answer.
+    notes: usize,
     /// When exchanges are cut of which nothing more is expected, in order.
     released: VecDeque<(Instant, ExchangeId)>,
     /// What the session gets next: the messages of one event of an exchange, so they are bounded.
@@ -151,7 +163,7 @@ struct Drive {
 impl Drive {
     async fn take_event(&mut self, SentEvent { exchange: id, event, held }: SentEvent) {
         if event.is_last() {
-            self.running.remove(&id);
+            self.remove(id);
         }
         // The settings have another credential: the next link has it.
         let is_outdated = event.refuses_credential() && self.client.is_retired();
@@ -232,6 +244,7 @@ impl Drive {
         let is_request = matches!(exchange.verb, Verb::Request(_));
         let (sent, when_sent) = is_request.then(Sent::new).unzip();
         let behind = exchange.behind.and_then(|id| self.running.get(&id)?.when_sent.clone());
+        let is_note = matches!(exchange.verb, Verb::Note(_));
         let task = self.tasks.spawn(async move {
             if let Some(behind) = behind
                 && !behind.is_sent().await
@@ -248,14 +261,29 @@ impl Drive {
             }
             client.perform(id, exchange, sent, &events, share.as_ref()).await;
         });
-        self.running.insert(id, Running { task, when_sent });
+        self.notes += usize::from(is_note);
+        self.running.insert(id, Running { task, when_sent, is_note });
+    }
+
+    /// The exchange has ended, or is about to be cut.
+    fn remove(&mut self, id: ExchangeId) -> Option<Running> {
+        let running = self.running.remove(&id)?;
+        self.notes -= usize::from(running.is_note);
+        Some(running)
     }
 
     fn cut_released(&mut self) {
         let Some((_, id)) = self.released.pop_front() else { return };
-        if let Some(running) = self.running.remove(&id) {
+        if let Some(running) = self.remove(id) {
             running.task.abort();
             self.machine.forget(id);
+        }
+    }
+
+    /// Drops the tasks that have ended: there may always be something else to do first.
+    fn clear_ended(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            self.note_ended(ended);
         }
     }
 
