@@ -451,7 +451,12 @@ impl Fan {
 
 /// Whether a step with this event takes milliseconds.
 fn is_long_step(event: &Event) -> bool {
-    matches!(event, Event::ChildMessage { message, .. } if fairness::is_long(message.raw().len()))
+    match event {
+        Event::ChildMessage { message, .. } | Event::Session(message) => {
+            fairness::is_long(message.raw().len())
+        }
+        _ => false,
+    }
 }
 
 /// Replaces a list that was read by the one that sessions share.
