@@ -37,3 +37,7 @@ pub fn is_long(bytes: usize) -> bool {
 /// A piece that was read is handled without a permit if it has at most so many bytes: nearly all messages
 /// are shorter than this.
 pub const SHORT_BYTES: usize = 8 << 10;
+
+/// A piece that was read may have many short messages. So many of them are handled before the next permit is
+/// waited for: each costs its session some microseconds.
+pub const SHORT_MESSAGES: usize = 16;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use budget::{Held, Share};
+use fairness::{SHORT_MESSAGES, TickPermit};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
@@ -512,7 +513,10 @@ impl Client {
             let Some(frame) = frame else { return Ok(()) };
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
             let (decoded, fed) = reader.feed(data).await?;
-            for event in decoded {
+            for (at, event) in decoded.into_iter().enumerate() {
+                if at > 0 && at % SHORT_MESSAGES == 0 {
+                    TickPermit::of(&self.0.tenant).await;
+                }
                 let event = match event.event.as_deref() {
                     Some(ENDPOINT) => self.endpoint(&event)?,
                     _ => reader.read(event).await,
