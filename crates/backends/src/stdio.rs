@@ -22,6 +22,7 @@ mod reason;
 mod settings;
 mod spares;
 mod start;
+mod start_turns;
 mod stderr;
 mod waiting;
 

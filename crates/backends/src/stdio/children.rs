@@ -26,6 +26,7 @@ use super::cgroup::Cgroup;
 use super::child::{Child, UnreapedChild};
 use super::environment;
 use super::settings::StdioSettings;
+use super::start_turns::{StartTurn, StartTurns};
 use crate::guard::{Guard, ResourceLimits, for_server};
 use crate::metrics::{self, ChildBound};
 use crate::sandbox::{Protection, Protections};
@@ -82,6 +83,7 @@ struct Inner {
     inherited: Vec<(OsString, OsString)>,
     running: AtomicUsize,
     none_left: Notify,
+    turns: StartTurns,
     /// Part of every mark, so that marks of different nodes differ.
     name_seed: u128,
     marks: AtomicU64,
@@ -112,6 +114,7 @@ impl Children {
             inherited: environment::inherited(environment),
             running: AtomicUsize::new(0),
             none_left: Notify::new(),
+            turns: StartTurns::new(std::thread::available_parallelism().map_or(1, usize::from)),
             name_seed: since_epoch.unwrap_or_default().as_nanos(),
             marks: AtomicU64::new(0),
             thread: OnceLock::new(),
@@ -185,16 +188,18 @@ impl Children {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
             .map_err(|_| ChildBound::Node)?;
         metrics::CHILDREN.inc();
-        Ok(ChildPermit { children: self.clone(), _of_tenant: of_tenant, _of_cluster: None })
+        Ok(ChildPermit { children: self.clone(), of_tenant, _of_cluster: None })
     }
 
-    /// Starts a child. When the future is dropped, the child is killed or never started.
+    /// Starts a child when it is its tenant's turn. When the future is dropped, the child is killed or never
+    /// started.
     pub(super) async fn start(
         &self,
         permit: ChildPermit,
         settings: &StdioSettings,
         protections: &Protections,
-    ) -> io::Result<Child> {
+    ) -> io::Result<(Child, StartTurn)> {
+        let turn = self.0.turns.take(permit.of_tenant.share().tenant()).await;
         let (reply, started) = oneshot::channel();
         let mark = format!(
             "{}.{}.{}",
@@ -207,7 +212,8 @@ impl Children {
         let command = self.command(settings, protections, &mark, cgroup.as_ref());
         let start = Start { permit, command, mark, bounds, cgroup, reply };
         self.send(ThreadTask::Start(Box::new(start)))?;
-        started.await.unwrap_or_else(|_| Err(io::Error::other("the starting thread is gone")))
+        let gone = || io::Error::other("the starting thread is gone");
+        Ok((started.await.unwrap_or_else(|_| Err(gone()))?, turn))
     }
 
     pub(super) fn is_guarded(&self) -> bool {
@@ -311,7 +317,7 @@ fn create_cgroup(
 /// The permit of one child; released when dropped.
 pub(super) struct ChildPermit {
     pub(super) children: Children,
-    _of_tenant: Held,
+    of_tenant: Held,
     _of_cluster: Option<Box<dyn Any + Send + Sync>>,
 }
 

@@ -18,6 +18,7 @@ use super::lines::{self, Lines, Read};
 use super::program::Program;
 use super::reason::Reason;
 use super::start::{InUse, NO_ROOM, Starting, Unused, WhyUnused, Writing, too_long};
+use super::start_turns::StartTurn;
 use super::waiting::Attachment;
 use crate::metrics::{ChildBound, ExitCause};
 use crate::{EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
@@ -61,8 +62,8 @@ pub(super) async fn open_link(
         started = start_child(&program) => started,
         () = sender.closed() => return,
     };
-    let starting = started.and_then(|child| {
-        let starting = Starting::new(&program, principal, child, Some(session), begun);
+    let starting = started.and_then(|started| {
+        let starting = Starting::new(&program, principal, started, Some(session), begun);
         starting.map_err(|error| Reason::not_started(&error, &program.settings))
     });
     match starting {
@@ -82,7 +83,7 @@ pub(super) async fn start_spare(program: &Arc<Program>) -> Result<(), ()> {
     let settings = &program.settings;
     let started = program.children.start(permit, settings, &program.protections).await;
     // The offer exists before the task runs, so that no further spare child is started for it.
-    let starting = started.and_then(|child| Starting::new(program, None, child, None, begun));
+    let starting = started.and_then(|started| Starting::new(program, None, started, None, begun));
     match starting {
         Ok(starting) => {
             tokio::spawn(run_child(Arc::clone(program), starting));
@@ -95,7 +96,7 @@ pub(super) async fn start_spare(program: &Arc<Program>) -> Result<(), ()> {
     }
 }
 
-async fn start_child(program: &Program) -> Result<Child, Reason> {
+async fn start_child(program: &Program) -> Result<(Child, StartTurn), Reason> {
     let permit = take_permit(program).await.map_err(|bound| {
         program.children.count_refused(program.tenant(), bound);
         Reason::new(bound.error())

@@ -21,6 +21,7 @@ use super::junk::Junk;
 use super::lines::{self, Lines, Read};
 use super::opening::Opening;
 use super::program::Program;
+use super::start_turns::StartTurn;
 use super::stderr::{self, StderrTail};
 use super::waiting::Attachment;
 use crate::metrics;
@@ -31,6 +32,8 @@ pub(super) struct Starting {
     program: Arc<Program>,
     principal: Option<[u8; 32]>,
     child: Child,
+    /// Until the child has written something, or for a while.
+    turn: Option<StartTurn>,
     stdin: Input,
     stdout: Lines<ChildStdout>,
     junk: Junk,
@@ -108,6 +111,7 @@ enum Happened {
     Attached(Box<Attachment>),
     Read(Read),
     Written,
+    TurnOver,
     Over(WhyUnused),
 }
 
@@ -116,7 +120,7 @@ impl Starting {
     pub(super) fn new(
         program: &Arc<Program>,
         principal: Option<[u8; 32]>,
-        mut child: Child,
+        (mut child, turn): (Child, StartTurn),
         session: Option<Attachment>,
         begun: Instant,
     ) -> io::Result<Self> {
@@ -136,6 +140,7 @@ impl Starting {
             program: Arc::clone(program),
             principal,
             child,
+            turn: Some(turn),
             stdin: Input::Idle(stdin),
             stdout: Lines::new(stdout, line_bytes_max, &program.tenant, &program.shares.line_bytes),
             junk: Junk::default(),
@@ -173,10 +178,17 @@ impl Starting {
                     self.greet().await;
                     continue;
                 }
-                Happened::Read(read) => match self.take_line(read).await {
-                    None => continue,
-                    Some(why) => why,
-                },
+                Happened::Read(read) => {
+                    self.turn = None;
+                    match self.take_line(read).await {
+                        None => continue,
+                        Some(why) => why,
+                    }
+                }
+                Happened::TurnOver => {
+                    self.turn = None;
+                    continue;
+                }
                 Happened::Written => continue,
                 Happened::Over(why) => why,
             };
@@ -192,6 +204,13 @@ impl Starting {
                 None => pending().await,
             }
         };
+        let turn = self.turn.as_ref();
+        let turn_over = async {
+            match turn {
+                Some(turn) => turn.over().await,
+                None => pending().await,
+            }
+        };
         let (closing, is_waiting) = (self.program.children.closing(), self.assignment.is_waiting());
         let is_unanswered = self.opening.is_unanswered();
         tokio::select! {
@@ -204,6 +223,7 @@ impl Starting {
             happened = self.assignment.next() => happened,
             read = self.stdout.next() => Happened::Read(read),
             () = self.child.ended() => Happened::Over(WhyUnused::Exited),
+            () = turn_over => Happened::TurnOver,
             () = timed_out => Happened::Over(match is_unanswered {
                 true => WhyUnused::TimedOut,
                 false => WhyUnused::NotNeeded,
