@@ -413,6 +413,13 @@ async fn of_several_servers_the_others_work_before_an_account_is_linked() -> Res
     ensure!(answer["error"]["code"] == -32042, "{answer}");
     let link = &answer["error"]["data"]["elicitations"][0]["url"];
     let link = link.as_str().with_context(|| format!("no link: {answer}"))?;
+    // A client that does not know this error gets an ordinary one, with the same URL in its text.
+    let older = Client::new(node.demo(), "2025-06-18").with_key(&bench.token("ada").await?);
+    let older = older.opened(json!({ "elicitation": { "url": {} } })).await?;
+    let answer = older.request("tools/call", json!({ "name": "main__whoami" })).await?;
+    let error = &answer["error"];
+    ensure!(error["code"] == -32000 && error.get("data").is_none(), "{answer}");
+    ensure!(error["message"].to_string().contains(link), "{answer}");
     let (status, text) = Browser::new([&node]).open(link).await?;
     ensure!(status == 200, "{status} {text}");
     let until = Instant::now() + PATIENCE;
