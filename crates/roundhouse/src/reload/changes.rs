@@ -94,7 +94,10 @@ impl Replaced {
     ) -> Option<Self> {
         let differs = |(name, backend): &(&String, &BackendSettings)| {
             let is_same = former.backends.get(*name).is_some_and(|other| is_same(other, backend));
-            !is_same || has_rotated(backend)
+            // Users sign in there before they link an account.
+            let has_other_issuer =
+                backend.links_accounts() && former.tenant.oauth.issuer != new.tenant.oauth.issuer;
+            !is_same || has_other_issuer || has_rotated(backend)
         };
         let these = new.backends.iter().filter(differs).map(|(name, _)| name.clone());
         let these: BTreeSet<_> = these.collect();
@@ -210,6 +213,25 @@ mod tests {
         {
             assert_eq!(replaced(&format!("{b}{other}"), ""), Some(Replaced::All), "{other}");
         }
+    }
+
+    #[test]
+    fn servers_at_which_users_link_accounts_are_replaced_with_the_issuer_of_the_tenant() {
+        let linking =
+            "kind = 'http'\nurl = 'https://b/'\ncredential.grant = 'authorization_code'\n";
+        let other = "kind = 'http'\nurl = 'https://a/'\n";
+        let replaced = |b: &str| {
+            let all = ["https://one/", "https://two/"].map(|issuer| {
+                let mut settings = tenant(&[("a", other), ("b", b)]);
+                for tenant in settings.tenants.values_mut() {
+                    tenant.tenant.oauth.issuer = issuer.to_owned();
+                }
+                settings
+            });
+            Changes::between(&all[0], &all[1], |_| false).replaced.into_values().next()
+        };
+        assert_eq!(replaced(linking), Some(Replaced::These(["b".to_owned()].into())));
+        assert_eq!(replaced(other), None);
     }
 
     #[test]
