@@ -183,3 +183,65 @@ impl Drop for SpansOfStream {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use telemetry::{Before, OtlpSettings, Side, Traces};
+
+    use super::*;
+    use crate::unanswered::Handling;
+
+    fn record() -> ExchangeRecord {
+        ExchangeRecord {
+            ended_at: SystemTime::UNIX_EPOCH,
+            duration: Duration::ZERO,
+            tenant: None,
+            session: None,
+            revision: None,
+            client: None,
+            endpoint: "messages",
+            verb: "POST",
+            method: None,
+            tool: None,
+            outcome: Outcome::Left,
+            status: 0,
+            code: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            node: "n1".into(),
+            owner: None,
+            trace: None,
+        }
+    }
+
+    fn traced(id: i64) -> Vec<TracedRequest> {
+        let traces = Traces::discarding(&OtlpSettings::default());
+        let span = traces.begin(Side::Server, "ping".to_owned(), Before::default()).unwrap();
+        vec![TracedRequest { id: RequestId::from(id), handling: Handling::Sent, span }]
+    }
+
+    #[test]
+    fn spans_wait_at_the_node_of_the_stream_and_are_bounded() {
+        let (all, session) = (StreamSpans::default(), SessionId::parse("a-session").unwrap());
+        let returned = all.keep(&session, traced(1), &record());
+        assert_eq!(returned.err().map(|requests| requests.len()), Some(1));
+        let stream = all.open(&session);
+        let count = || stream.waiting.count.load(Ordering::Relaxed);
+        for id in 0..WAITING_MAX as i64 + 9 {
+            assert!(all.keep(&session, traced(id), &record()).is_ok());
+        }
+        assert_eq!(count(), WAITING_MAX);
+        let first = stream.waiting.with(|requests| requests.take_first(&RequestId::from(8)));
+        assert!(first.is_none(), "the oldest ones have ended");
+        let refused = all.keep(&session, traced(500), &record()).ok().unwrap();
+        let before = count();
+        refused.refuse(404, -32001);
+        assert_eq!(count(), before - 1);
+        stream.end(Outcome::Left);
+        assert_eq!(count(), 0);
+        drop(stream);
+        assert!(all.keep(&session, traced(1), &record()).is_err(), "the stream has ended");
+    }
+}
