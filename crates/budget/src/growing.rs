@@ -53,6 +53,9 @@ impl Growing {
     /// Records that `amount` is held now, also if the share does not allow it.
     pub fn set(&mut self, amount: usize) {
         let (growing, former) = (self.held.share().growing(), self.held.amount());
+        if amount == former {
+            return;
+        }
         growing.amount.fetch_add(amount.saturating_sub(former), Ordering::Relaxed);
         growing.amount.fetch_sub(former.saturating_sub(amount), Ordering::Relaxed);
         self.held.set(amount);

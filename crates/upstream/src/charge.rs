@@ -44,9 +44,11 @@ impl Charge {
         Ok(())
     }
 
-    /// The charge of so many of the bytes, for what is sent on: the others are still charged.
+    /// The charge of so many of the bytes, for what is sent on: the others are still charged. `None` if there is none.
     pub(crate) fn hand_on(&mut self, bytes: usize) -> Option<Held> {
-        self.0.as_mut().map(|growing| growing.hand_on(in_granules(bytes)))
+        let (growing, bytes) = (self.0.as_mut()?, in_granules(bytes));
+        growing.leave();
+        (bytes > 0).then(|| growing.hand_on(bytes))
     }
 
     /// Charges so many bytes in all, which are not more than before.
