@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 use upstream::{Exchange, ExchangeEvent, Failure, HeaderText, HttpSettings, Verb};
 
-use crate::server::{Answer, Server, client_of, exchange, perform, perform_with};
+use crate::server::{Answer, Server, client_of, exchange, perform, perform_charged, perform_with};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
@@ -309,4 +309,40 @@ async fn connections_that_are_closed_when_they_are_used_again_open_no_breaker() 
     // The node cannot know whether the server has performed them.
     all().await.iter().for_each(|last| failed(last, Failure::Lost));
     assert_eq!(last().await, ExchangeEvent::Ended, "not held back");
+}
+
+#[tokio::test]
+async fn bodies_that_exceed_the_share_of_their_tenant_together_are_all_read() {
+    const COUNT: usize = 4;
+    const HALF: usize = 350 << 10;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
+    settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+    settings.message_bytes_max = 1 << 20;
+    tokio::spawn(async move {
+        let all = Arc::new(Barrier::new(COUNT));
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let all = Arc::clone(&all);
+            tokio::spawn(async move {
+                let _length = stream.read(&mut vec![0; 4_096]).await;
+                let length = 2 * HALF + RESULT.len();
+                let head = format!("HTTP/1.1 200 OK\r\n{JSON}Content-Length: {length}\r\n\r\n");
+                let half = " ".repeat(HALF);
+                let _ = stream.write_all(format!("{head}{half}").as_bytes()).await;
+                // Each is read in part.
+                all.wait().await;
+                let _ = stream.write_all(format!("{half}{RESULT}").as_bytes()).await;
+            });
+        }
+    });
+    // It has room for one of them.
+    let limits = budget::ShareLimits { min: 0, max: 800 << 10 };
+    let budget = budget::Budget::notifying(1 << 30, [("a".into(), limits)], || {});
+    let share = budget.share("a").unwrap();
+    let client = client_of(&settings).unwrap();
+    let performed = (0..COUNT).map(|_| perform_charged(&client, exchange(), Some(share.clone())));
+    for events in join_all(performed).await {
+        assert_eq!(events.last(), Some(&ExchangeEvent::Ended), "{:?}", events.len());
+    }
+    assert_eq!(share.used(), 0);
 }

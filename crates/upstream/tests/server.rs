@@ -140,13 +140,24 @@ pub(crate) async fn perform(settings: &HttpSettings, exchange: Exchange) -> Vec<
 
 /// The events of an exchange of this client.
 pub(crate) async fn perform_with(client: &Client, exchange: Exchange) -> Vec<ExchangeEvent> {
+    perform_charged(client, exchange, None).await
+}
+
+/// The same, charged to this share.
+pub(crate) async fn perform_charged(
+    client: &Client,
+    exchange: Exchange,
+    share: Option<budget::Share>,
+) -> Vec<ExchangeEvent> {
     let (sender, mut events) = mpsc::channel(1);
     let client = client.clone();
     // Only machines make ids of exchanges.
     let (mut machine, mut effects) = (Machine::new(0), Vec::new());
     machine.send(protocol::Notification::new(protocol::Method::Ping, None).into(), &mut effects);
     let Some(Effect::Start(id, _)) = effects.pop() else { panic!("no exchange") };
-    tokio::spawn(async move { client.perform(id, exchange, None, &sender, None).await });
+    tokio::spawn(async move {
+        client.perform(id, exchange, None, &sender, share.as_ref()).await;
+    });
     let mut received = Vec::new();
     while let Some(SentEvent { event, .. }) = events.recv().await {
         received.push(event);
