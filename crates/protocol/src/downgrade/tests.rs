@@ -68,6 +68,15 @@ fn an_error_that_has_a_user_open_urls_has_them_in_its_text_instead() {
     check(r#"{"code":-32000,"message":"-32042"}"#, None);
     check(r#"{"code":-32602,"message":"no"}"#, None);
     check("-32042", None);
+    let urls: Vec<_> =
+        (0..100_000).map(|n| format!(r#"{{"url":"https://a.example/{n}"}}"#)).collect();
+    let many =
+        format!(r#"{{"code":-32042,"message":"","data":{{"elicitations":[{}]}}}}"#, urls.join(","));
+    let text = error_without_urls(many.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8_lossy(&text).matches("open ").count(), 16);
+    let long = many.replace("a.example", &"a".repeat(6_000));
+    let text = error_without_urls(long.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8_lossy(&text).matches("open ").count(), 1);
 }
 
 #[test]
