@@ -241,6 +241,10 @@ impl Child {
         }
     }
 
+    pub(crate) fn is_reading_any(&self) -> bool {
+        self.lists.iter().any(|list| matches!(list, ListState::Reading(_)))
+    }
+
     pub(crate) fn is_reading(&self, listed: Listed) -> bool {
         matches!(self.lists[listed as usize], ListState::Reading(_))
     }

@@ -102,9 +102,10 @@ impl Server {
 /// A link that is dropped leaves the sessions with its servers to the next owner of the client's session.
 impl Drop for Fan {
     fn drop(&mut self) {
-        if self.is_over || self.end.is_ended() {
-            self.servers.iter_mut().for_each(Server::end_link);
-        }
+        let is_over = self.is_over || self.end.is_ended();
+        // What a later backend's link has saved is not kept, so no other node carries it on.
+        let ends = self.servers.iter_mut().filter(|server| is_over || server.is_of_later);
+        ends.for_each(Server::end_link);
     }
 }
 

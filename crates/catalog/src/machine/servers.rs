@@ -48,10 +48,11 @@ impl Machine {
         }
     }
 
-    /// Starts a server anew that has a request neither of the session nor at it, and no subscription.
+    /// Starts a server anew that has no request of the session, none at it, no list being read, no subscription.
     pub(crate) fn restart_if_idle(&mut self, now: u64, child: usize, effects: &mut Vec<Effect>) {
         let is_idle = self.in_flight.has_none_of(child) && self.asked.has_none_of(child);
         let server = &mut self.children[child];
+        let is_idle = is_idle && !server.is_reading_any();
         if is_idle && server.is_ready() && server.subscriptions.is_empty() {
             server.begin_anew(now);
             self.is_unsaved = true;
