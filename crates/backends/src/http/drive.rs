@@ -20,9 +20,9 @@ use crate::{EventSender, Gone, LatestTokens, LinkEvent, SavedLink, ServerEnd};
 /// the tenant.
 const EVENTS_MAX: usize = 16;
 
-/// Most messages without an answer that are on their way to the server. Beyond them no message of the session is
+/// From so many messages without an answer on that are on their way to the server, no message of the session is
 /// taken: the link fills, as that to a process that does not read. Otherwise each request on an endless stream of
-/// the server would start one more.
+/// the server would start one more. Over the older HTTP+SSE these are calls as well.
 const NOTES_MAX: usize = 64;
 
 /// How long an exchange may take to end after the response that it was for. A connection whose response
@@ -95,6 +95,8 @@ pub(super) async fn run(
             Some(ended) = drive.tasks.join_next() => drive.note_ended(ended),
         }
     }
+    // The session gets nothing any more.
+    drop(events);
     drive.end(end.is_ended()).await;
 }
 
@@ -309,6 +311,8 @@ impl Drive {
 
     /// Cuts all exchanges, and ends the session at the server if it is not to be carried on.
     async fn end(mut self, for_good: bool) {
+        self.outgoing.clear();
+        self.outgoing_held = None;
         self.tasks.shutdown().await;
         if for_good && let Some((id, mut exchange)) = self.machine.delete() {
             exchange.tokens = self.tokens.and_then(|tokens| tokens.borrow().clone());

@@ -63,7 +63,7 @@ pub(super) async fn open_link(
         () = sender.closed() => return,
     };
     let starting = started.and_then(|started| {
-        let starting = Starting::new(&program, principal, started, Some(session), begun);
+        let starting = Starting::new(&program, principal, started, Some(session), Instant::now());
         starting.map_err(|error| Reason::not_started(&error, &program.settings))
     });
     match starting {

@@ -18,12 +18,18 @@ pub(super) async fn keep(program: Arc<Program>) {
         if program.retired.is_cancelled() {
             return;
         }
+        let closing = program.children.closing();
         for _ in program.waiting.spares()..program.settings.warm {
-            if process::start_spare(&program).await.is_err() {
+            let started = tokio::select! {
+                started = process::start_spare(&program) => started,
+                // It may wait for its turn.
+                () = closing.cancelled() => return,
+                () = program.retired.cancelled() => return,
+            };
+            if started.is_err() {
                 break;
             }
         }
-        let closing = program.children.closing();
         let wanted = timeout(CHECK_INTERVAL, program.spares_wanted.notified());
         tokio::select! {
             () = closing.cancelled() => return,
