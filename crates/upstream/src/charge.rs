@@ -11,6 +11,8 @@ use crate::Failure;
 /// begins anew when a message of the tenant is complete that was read meanwhile: of several that together
 /// exceed the share, the one that waits longest is read first.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long nothing is read in any case.
+const ROOM_WAIT_IN_ALL: Duration = Duration::from_secs(60);
 /// How often room is looked for.
 const ROOM_RETRY: Duration = Duration::from_millis(50);
 
@@ -31,10 +33,11 @@ impl Charge {
             return Ok(());
         }
         growing.set(in_granules(bytes));
-        let (mut deadline, mut ended) = (Instant::now() + ROOM_WAIT_MAX, growing.turns_ended());
+        let begun = Instant::now();
+        let (mut deadline, mut ended) = (begun + ROOM_WAIT_MAX, growing.turns_ended());
         while !growing.may_grow() {
             let ended_before = std::mem::replace(&mut ended, growing.turns_ended());
-            if ended != ended_before {
+            if ended != ended_before && begun.elapsed() < ROOM_WAIT_IN_ALL {
                 deadline = Instant::now() + ROOM_WAIT_MAX;
             } else if Instant::now() >= deadline {
                 return Err(Failure::NoRoom);
