@@ -382,7 +382,7 @@ impl Client {
     ) -> Result<Response<Incoming>, Failure> {
         match timeout(within, self.0.pool.request(request)).await {
             Ok(Ok(response)) => {
-                Answered::note(response.extensions());
+                Answered::note(response.extensions(), &self.0.tenant);
                 admitted.reached();
                 Ok(response)
             }
@@ -459,7 +459,9 @@ impl Client {
         if matches!(exchange.verb, Verb::Note(_) | Verb::Delete) {
             // A connection whose body was read can be used again.
             let rest = Limited::new(body, ERROR_BYTES_MAX).collect();
-            let _ = timeout(DELETE_WITHIN, rest).await;
+            if let Ok(Ok(_)) = timeout(DELETE_WITHIN, rest).await {
+                Answered::note_read(&head.extensions);
+            }
             return Ok(ExchangeEvent::Accepted);
         }
         let session = match head.headers.get(SESSION_ID) {
@@ -473,13 +475,18 @@ impl Client {
         };
         events.send(ExchangeEvent::Opened(session)).await;
         match content {
-            Content::Events => self.stream(exchange, body, events).await?,
+            Content::Events => {
+                if self.stream(exchange, body, events).await? {
+                    Answered::note_read(&head.extensions);
+                }
+            }
             _ => {
                 let most = self.0.settings.message_bytes_max;
                 let mut charge = Charge::new(events.share);
                 let body = reading::whole(&self.0.tenant, body, most, &mut charge);
                 let body = timeout(self.0.settings.silence(), body).await;
                 let body = body.map_err(|_| Failure::Silent)??;
+                Answered::note_read(&head.extensions);
                 let bytes = body.len();
                 let messages = reading::messages(&self.0.tenant, body).await?;
                 let event = ExchangeEvent::Event { messages, id: None, retry_ms: None };
@@ -489,13 +496,13 @@ impl Client {
         Ok(ExchangeEvent::Ended)
     }
 
-    /// Reads a stream to its end.
+    /// Reads a stream to its end, or for as long as it is useful. Returns whether it has ended.
     async fn stream(
         &self,
         exchange: &Exchange,
         mut body: Incoming,
         events: &Events<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let most = self.0.settings.message_bytes_max.saturating_add(EVENT_FIELDS_BYTES);
         let mut reader = EventReader::new(&self.0.tenant, most, Charge::new(events.share));
         loop {
@@ -503,14 +510,14 @@ impl Client {
                 Verb::Listen(_) => body.frame().await,
                 Verb::Resume(_) => match timeout(RESUMED_QUIET, body.frame()).await {
                     Ok(frame) => frame,
-                    Err(_) => return Ok(()),
+                    Err(_) => return Ok(false),
                 },
                 _ => {
                     let frame = timeout(self.0.settings.silence(), body.frame()).await;
                     frame.map_err(|_| Failure::Silent)?
                 }
             };
-            let Some(frame) = frame else { return Ok(()) };
+            let Some(frame) = frame else { return Ok(true) };
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
             let (decoded, fed) = reader.feed(data).await?;
             for (at, event) in decoded.into_iter().enumerate() {

@@ -16,6 +16,9 @@ use crate::charge::Charge;
 use crate::content;
 use crate::exchange::{ExchangeEvent, HeaderText};
 
+/// Most lines of a stream that are decoded at once.
+const PART_LINES: usize = 256;
+
 /// Reads a whole body of at most `bytes_max` bytes, which stay charged.
 pub(crate) async fn whole(
     tenant: &Arc<str>,
@@ -45,6 +48,12 @@ pub(crate) async fn whole(
 /// The messages of a body. A long one is scanned on another thread.
 pub(crate) async fn messages(tenant: &Arc<str>, body: Bytes) -> Result<Vec<Message>, Failure> {
     compute_for_bytes(tenant, body.len(), move || content::messages(body)).await
+}
+
+/// The length of the part of a piece that is decoded at once: each line takes about as long as 100 bytes.
+fn part_length(piece: &[u8]) -> usize {
+    let short = &piece[..piece.len().min(SHORT_BYTES)];
+    memchr::memchr_iter(b'\n', short).nth(PART_LINES - 1).map_or(short.len(), |last| last + 1)
 }
 
 /// Decodes a stream of events.
@@ -82,10 +91,12 @@ impl<'a> EventReader<'a> {
 
     async fn decode(&mut self, piece: Bytes) -> (Vec<Event>, Result<(), TooLong>) {
         let (mut events, mut rest) = (Vec::new(), piece);
-        // A piece with many short lines takes long, so it is read in parts.
         while !rest.is_empty() && !is_long(self.decoder.held_bytes()) {
-            TickPermit::for_bytes(self.tenant, rest.len()).await;
-            let part = rest.split_to(rest.len().min(SHORT_BYTES));
+            let length = part_length(&rest);
+            if length < rest.len() {
+                TickPermit::of(self.tenant).await;
+            }
+            let part = rest.split_to(length);
             if let Err(too_long) = self.decoder.feed(&part, &mut events) {
                 return (events, Err(too_long));
             }
@@ -117,6 +128,25 @@ impl<'a> EventReader<'a> {
             messages: messages.unwrap_or_default(),
             id: event.id.and_then(|id| HeaderText::parse(id.as_bytes())),
             retry_ms: event.retry,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_few_bytes_and_few_lines() {
+        let lines = |length: usize| "x".repeat(length - 1) + "\n";
+        for (piece, expected) in [
+            (lines(1).repeat(PART_LINES), PART_LINES),
+            (lines(1).repeat(PART_LINES + 1), PART_LINES),
+            (lines(3).repeat(100_000), 3 * PART_LINES),
+            (lines(100_000), SHORT_BYTES),
+            (lines(100).repeat(10), 1_000),
+        ] {
+            assert_eq!(part_length(piece.as_bytes()), expected, "{}", piece.len());
         }
     }
 }
