@@ -50,6 +50,13 @@ impl Tenants {
     /// Measures, and prints a line for each flood. Fails if one slows the calls of another tenant more
     /// than is allowed.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        if has_autogroups() {
+            writeln!(
+                std::io::stderr(),
+                "kernel.sched_autogroup_enabled is 1: the kernel may leave the processes of stdio servers \
+                 without a core for seconds while a node is busy; set it to 0 for this measurement"
+            )?;
+        }
         let counts = if self.nodes.is_empty() { &[1, 3][..] } else { &self.nodes };
         let mut over = 0;
         for count in counts {
@@ -91,6 +98,12 @@ impl Tenants {
         let secs = if self.smoke { 0.1 } else { self.secs };
         Callers::call(machine, Duration::from_secs_f64(secs))
     }
+}
+
+/// Whether the kernel shares cores between sessions of processes, of which each server of stdio has one.
+fn has_autogroups() -> bool {
+    std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
+        .is_ok_and(|setting| setting.trim() == "1")
 }
 
 fn is_chosen<T: PartialEq>(chosen: &[T], one: &T) -> bool {

@@ -16,6 +16,8 @@ use crate::wire::Wire;
 const START: Duration = Duration::from_secs(60);
 /// The longest time for a server to stop. Then it is killed.
 const STOP: Duration = Duration::from_secs(15);
+/// How long a server has to end because its standard input is closed.
+const END_BY_INPUT: Duration = Duration::from_millis(300);
 
 /// A running server.
 #[derive(Clone, Debug)]
@@ -78,13 +80,11 @@ pub(crate) struct Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Our servers end when their standard input closes. A peer needs the signal.
+        // Our servers remove their files and end when their standard input closes. A peer needs the signal.
         drop(self.process.stdin.take());
+        self.wait(END_BY_INPUT);
         self.signal(rustix::process::Signal::TERM);
-        let until = Instant::now() + STOP;
-        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.wait(STOP);
         // Kills the remaining processes of its process group, too.
         self.signal(rustix::process::Signal::KILL);
         let _status = self.process.wait();
@@ -92,6 +92,14 @@ impl Drop for Started {
 }
 
 impl Started {
+    /// Waits for the end of the process, at most for this time.
+    fn wait(&mut self, most: Duration) {
+        let until = Instant::now() + most;
+        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn signal(&self, signal: rustix::process::Signal) {
         if let Some(group) = rustix::process::Pid::from_raw(self.process.id().cast_signed()) {
             let _gone = rustix::process::kill_process_group(group, signal);
