@@ -88,7 +88,7 @@ async fn a_call_over_http_sse_has_a_span_until_its_answer_is_on_the_stream() -> 
     let mut events = Events::of(opener.get(None).await?)?;
     let path = events.next().await?.context("no endpoint")?.data.context("no data")?;
     let mut poster = Client::new(format!("{}{path}", streaming.base), "2024-11-05");
-    let initialize = poster.message("initialize", poster.introduction(json!({})));
+    let initialize = poster.message("initialize", poster.introduction(json!({ "sampling": {} })));
     check::status(&poster.send(initialize).await?, 202)?;
     events.message().await?.context("no answer")?;
     check::status(&poster.notify("notifications/initialized", json!({})).await?, 202)?;
@@ -119,6 +119,7 @@ async fn a_call_over_http_sse_has_a_span_until_its_answer_is_on_the_stream() -> 
     let refused = call(&poster, "meta", json!({ "traceparent": parent(4) }));
     check::status(&poster.send(refused).await?, 404)?;
     poster.url = format!("{}{path}", streaming.base);
+    // The client does not answer what the tool asks.
     let asking = call(&poster, "ask", json!({ "traceparent": parent(5) }));
     let id = asking["id"].clone();
     check::status(&poster.send(asking).await?, 202)?;
