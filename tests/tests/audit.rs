@@ -6,6 +6,7 @@ mod batches;
 mod operators;
 
 use std::collections::{HashMap, HashSet};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -17,8 +18,8 @@ use tests::mcp::Client;
 use tests::recorded::Recorded;
 use tests::sse::Events;
 use tests::{Node, Setup, check, tools};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
 const NEWEST: &str = "2025-11-25";
@@ -284,16 +285,47 @@ async fn the_transport_of_2024_has_ends_also_if_the_post_is_at_another_node() ->
     Ok(())
 }
 
+/// A session over standard streams.
+struct OverStreams {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl OverStreams {
+    fn start(log: &Log) -> Result<Self> {
+        let mut command = Command::new(tools::built("roundhouse"));
+        command.args(["stdio", "--tenant", "demo"]).kill_on_drop(true);
+        command.env("ROUNDHOUSE__AUDIT__TO", "file").env("ROUNDHOUSE__AUDIT__FILE", log.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        let stdin = child.stdin.take().context("no stdin")?;
+        let lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
+        Ok(Self { child, stdin, lines })
+    }
+
+    /// Sends a message, and waits for so many answers.
+    async fn send(&mut self, message: &Value, answers: usize) -> Result<()> {
+        self.stdin.write_all(format!("{message}\n").as_bytes()).await?;
+        for _ in 0..answers {
+            timeout(Duration::from_secs(30), self.lines.next_line())
+                .await??
+                .context("no answer")?;
+        }
+        Ok(())
+    }
+
+    async fn end(mut self) -> Result<()> {
+        drop(self.stdin);
+        ensure!(timeout(Duration::from_secs(30), self.child.wait()).await??.success());
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn a_call_over_standard_streams_is_recorded_as_well() -> Result<()> {
     let log = Log::new()?;
-    let mut command = Command::new(tools::built("roundhouse"));
-    command.args(["stdio", "--tenant", "demo"]).kill_on_drop(true);
-    command.env("ROUNDHOUSE__AUDIT__TO", "file").env("ROUNDHOUSE__AUDIT__FILE", log.path());
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut child = command.stderr(std::process::Stdio::null()).spawn()?;
-    let mut stdin = child.stdin.take().context("no stdin")?;
-    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
+    let mut session = OverStreams::start(&log)?;
     let params = json!({ "protocolVersion": WITH_BATCHES, "capabilities": {},
         "clientInfo": { "name": "scenarios", "version": "1" } });
     let request = |id: i32, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
@@ -306,10 +338,7 @@ async fn a_call_over_standard_streams_is_recorded_as_well() -> Result<()> {
         (call(2, "test_image_content"), 1),
         (batch, 2),
     ] {
-        stdin.write_all(format!("{message}\n").as_bytes()).await?;
-        for _ in 0..answers {
-            timeout(Duration::from_secs(30), lines.next_line()).await??.context("no answer")?;
-        }
+        session.send(&message, answers).await?;
     }
     for (tool, outcome) in [
         ("test_image_content", "result"),
@@ -320,9 +349,7 @@ async fn a_call_over_standard_streams_is_recorded_as_well() -> Result<()> {
         ensure!(begin["endpoint"] == "stdio", "{begin}");
         ensure!(log.end_of(&begin).await?["outcome"] == outcome);
     }
-    drop(stdin);
-    ensure!(timeout(Duration::from_secs(30), child.wait()).await??.success());
-    Ok(())
+    session.end().await
 }
 
 #[tokio::test]

@@ -435,6 +435,12 @@ mod tests {
         let after = ShortId::parse("00000000000000ff");
         let all = "/v1/sessions?tenant=a%2Db&after=00000000000000ff&limit=7";
         assert_eq!(read(Method::GET, all), page(Some("a-b"), after, 7));
+        let refused = |method: Method, wrong: &str, word: &str| {
+            let Err(Unreadable::Parameter(why)) = read(method, wrong) else {
+                panic!("{wrong} was read")
+            };
+            assert!(why.contains(word), "{wrong}: {why}");
+        };
         for (wrong, word) in [
             ("/v1/sessions?tenat=a", "tenant, limit, after"),
             ("/v1/sessions?tenant=a&tenant=b", "once"),
@@ -452,20 +458,14 @@ mod tests {
             ("/v1/tenants?limit=0", "1 to 1000"),
             ("/v1/tenants?tenant=a", "limit, after"),
         ] {
-            let Err(Unreadable::Parameter(why)) = read(Method::GET, wrong) else {
-                panic!("{wrong} was read")
-            };
-            assert!(why.contains(word), "{wrong}: {why}");
+            refused(Method::GET, wrong, word);
         }
         for (wrong, word) in [
             ("/v1/accounts?tenant=a", "subject"),
             ("/v1/accounts?subject=a", "tenant"),
             ("/v1/accounts?tenant=a&subject=b&user=c", "issuer, backend"),
         ] {
-            let Err(Unreadable::Parameter(why)) = read(Method::DELETE, wrong) else {
-                panic!("{wrong} was read")
-            };
-            assert!(why.contains(word), "{wrong}: {why}");
+            refused(Method::DELETE, wrong, word);
         }
         let unlink = read(Method::DELETE, "/v1/accounts?tenant=a&subject=b%20c").unwrap();
         assert_eq!(unlink.user(), Some(("a".into(), "b c".to_owned())));

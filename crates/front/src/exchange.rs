@@ -144,24 +144,8 @@ impl Exchanges {
             outcome: None,
             held: Vec::new(),
             record: ExchangeRecord {
-                ended_at: SystemTime::UNIX_EPOCH,
-                duration: Default::default(),
                 tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
-                session: None,
-                revision: None,
-                client: None,
-                endpoint,
-                verb,
-                method: None,
-                tool: None,
-                outcome: Outcome::Left,
-                status: 0,
-                code: None,
-                bytes_in: 0,
-                bytes_out: 0,
-                node: Arc::clone(&self.node),
-                owner: None,
-                trace: None,
+                ..ExchangeRecord::begun(verb, endpoint, &self.node)
             },
         })))
     }

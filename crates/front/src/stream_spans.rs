@@ -186,34 +186,13 @@ impl Drop for SpansOfStream {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
-
     use telemetry::{Before, OtlpSettings, Side, Traces};
 
     use super::*;
     use crate::unanswered::Handling;
 
     fn record() -> ExchangeRecord {
-        ExchangeRecord {
-            ended_at: SystemTime::UNIX_EPOCH,
-            duration: Duration::ZERO,
-            tenant: None,
-            session: None,
-            revision: None,
-            client: None,
-            endpoint: "messages",
-            verb: "POST",
-            method: None,
-            tool: None,
-            outcome: Outcome::Left,
-            status: 0,
-            code: None,
-            bytes_in: 0,
-            bytes_out: 0,
-            node: "n1".into(),
-            owner: None,
-            trace: None,
-        }
+        ExchangeRecord::begun("POST", "messages", &"n1".into())
     }
 
     fn traced(id: i64) -> Vec<TracedRequest> {

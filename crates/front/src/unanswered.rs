@@ -74,7 +74,7 @@ impl<T> Unanswered<T> {
         }
     }
 
-    /// Notes that the client has cancelled a request, if the message says so.
+    /// Notes a cancellation of a request by its client. Other messages are ignored.
     pub(crate) fn note_cancelled(&mut self, message: &Message) {
         let Message::Notification(notification) = message else { return };
         if notification.method == Method::Cancelled

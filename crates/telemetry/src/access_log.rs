@@ -221,8 +221,6 @@ fn write_out(lines: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
     use crate::Outcome;
 
@@ -238,24 +236,10 @@ mod tests {
 
     fn record(tenant: &str, outcome: Outcome) -> ExchangeRecord {
         ExchangeRecord {
-            ended_at: SystemTime::UNIX_EPOCH,
-            duration: Duration::ZERO,
             tenant: Some(tenant.into()),
-            session: None,
-            revision: None,
-            client: None,
-            endpoint: "mcp",
-            verb: "POST",
-            method: None,
-            tool: None,
             outcome,
             status: 200,
-            code: None,
-            bytes_in: 0,
-            bytes_out: 0,
-            node: "n".into(),
-            owner: None,
-            trace: None,
+            ..ExchangeRecord::begun("POST", "mcp", &"n".into())
         }
     }
 

@@ -50,6 +50,32 @@ pub struct ExchangeRecord {
     pub trace: Option<SpanRef>,
 }
 
+impl ExchangeRecord {
+    /// Of an exchange that begins at this node, of which nothing else is known: the client left.
+    pub fn begun(verb: &'static str, endpoint: &'static str, node: &Arc<str>) -> Self {
+        Self {
+            ended_at: SystemTime::UNIX_EPOCH,
+            duration: Duration::ZERO,
+            tenant: None,
+            session: None,
+            revision: None,
+            client: None,
+            endpoint,
+            verb,
+            method: None,
+            tool: None,
+            outcome: Outcome::Left,
+            status: 0,
+            code: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            node: Arc::clone(node),
+            owner: None,
+            trace: None,
+        }
+    }
+}
+
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -1,19 +1,13 @@
 //! The ends of calls in batches in which an id is there twice, or which cancel their own members.
 
-use std::process::Stdio;
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tests::audit_log::{Log, is_begin};
 use tests::mcp::Client;
-use tests::{Node, Setup, check, tools};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::Command;
-use tokio::time::timeout;
+use tests::{Node, Setup, check};
 
-use crate::WITH_BATCHES;
+use crate::{OverStreams, WITH_BATCHES};
 
 fn request(id: i32, method: &str, params: &Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
@@ -107,13 +101,7 @@ async fn a_member_of_a_batch_ends_with_its_own_answer_also_if_its_id_is_there_tw
 #[tokio::test]
 async fn a_member_of_a_batch_over_standard_streams_ends_with_its_own_answer() -> Result<()> {
     let log = Log::new()?;
-    let mut command = Command::new(tools::built("roundhouse"));
-    command.args(["stdio", "--tenant", "demo"]).kill_on_drop(true);
-    command.env("ROUNDHOUSE__AUDIT__TO", "file").env("ROUNDHOUSE__AUDIT__FILE", log.path());
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn()?;
-    let mut stdin = child.stdin.take().context("no stdin")?;
-    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
+    let mut session = OverStreams::start(&log)?;
     let params = json!({ "protocolVersion": WITH_BATCHES, "capabilities": {},
         "clientInfo": { "name": "scenarios", "version": "1" } });
     let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
@@ -124,16 +112,11 @@ async fn a_member_of_a_batch_over_standard_streams_ends_with_its_own_answer() ->
     ];
     let batches = cases().map(|case| (case.batch, case.answers));
     for (message, answers) in ready.into_iter().chain(batches) {
-        stdin.write_all(format!("{message}\n").as_bytes()).await?;
-        for _ in 0..answers {
-            timeout(Duration::from_secs(30), lines.next_line()).await??.context("no answer")?;
-        }
+        session.send(&message, answers).await?;
     }
     for case in cases() {
         check_ends(&log, &case).await?;
     }
     // A request that was cancelled is not waited for.
-    drop(stdin);
-    ensure!(timeout(Duration::from_secs(20), child.wait()).await??.success());
-    Ok(())
+    session.end().await
 }
