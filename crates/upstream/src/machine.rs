@@ -27,7 +27,7 @@ use self::calls::{Calls, Next};
 pub use self::effect::Effect;
 use self::failures::{failure_response, refused};
 pub use self::ids::ExchangeId;
-use self::ids::{CallId, restores, with_request_id};
+use self::ids::{CallId, renamed, restores, with_request_id};
 use self::listening::Listening;
 use self::mirroring::{Mirroring, Parked};
 use self::phase::{Phase, Purpose, Transport};
@@ -196,11 +196,10 @@ impl Machine {
     /// Sends a request; `is_second`: the server has refused the headers of an earlier one.
     fn send_request(&mut self, request: Request, is_second: bool, effects: &mut Vec<Effect>) {
         let wire = match is_second {
-            true => request.with_id(self.wire.own_id()),
+            true => renamed(&request, self.wire.own_id()),
             false => self.wire.on_wire(&request),
         };
-        let (own, tokens) = (request.id.clone(), request.tokens.clone());
-        let id = CallId { own, wire: wire.id.clone(), tokens };
+        let id = CallId::of(&request, &wire);
         let message = Message::from(wire);
         let mirrored = match self.mirroring.headers(&message) {
             Ok(mirrored) => mirrored,
@@ -515,6 +514,7 @@ impl Machine {
             match message {
                 Message::Response(response) => self.deliver_response(response, about, effects),
                 message => {
+                    let Some(message) = self.calls.with_own_token(message) else { continue };
                     self.mirroring.note_message(&message);
                     let about = about.map(|id| id.own.clone());
                     effects.push(Effect::Deliver { message, about, position: None });

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use protocol::{Method, Request, RequestId};
+use protocol::{Message, Method, Notification, Request, RequestId, payload};
 
 use super::ids::{CallId, ExchangeId};
 use crate::exchange::{ExchangeEvent, HeaderText};
@@ -94,6 +94,27 @@ impl Calls {
         let same = self.0.get_key_value(own).filter(|(_, call)| call.id.own == *own);
         let wire = same.or_else(|| self.0.iter().find(|(_, call)| call.id.own == *own));
         wire.map(|(wire, _)| wire)
+    }
+
+    /// A message of the server as the session gets it: progress has the token of the session. `None` for progress of
+    /// an earlier run of a request that was sent once more.
+    pub(super) fn with_own_token(&self, message: Message) -> Option<Message> {
+        let Message::Notification(notification) = &message else { return Some(message) };
+        let is_renamed = self.0.values().any(|call| call.id.progress.is_some());
+        if notification.method != Method::Progress || !is_renamed {
+            return Some(message);
+        }
+        let progress = notification.params();
+        let token = progress.as_ref().and_then(|params| Some(payload::progress_of(params)?.0));
+        let Some((params, token)) = progress.zip(token) else { return Some(message) };
+        match self.0.get(&token).and_then(|call| call.id.progress.as_ref()) {
+            Some(own) => {
+                let params = payload::with_progress_token(&params, own)?;
+                Some(Notification::new(Method::Progress, Some(&params)).into())
+            }
+            None if self.0.values().any(|call| call.id.progress.as_ref() == Some(&token)) => None,
+            None => Some(message),
+        }
     }
 
     /// The exchange of a request that the server has not begun to answer.

@@ -84,7 +84,13 @@ pub(super) fn position(
 ) -> Option<Position> {
     let id = id.text()?;
     let (stream, at) = match call {
-        Some(CallId { own, wire, .. }) if own != wire => (wire.to_json(), id.to_owned()),
+        Some(CallId { own, wire, progress, .. }) if own != wire => {
+            let stream = match progress {
+                None => wire.to_json().to_string(),
+                Some(_) => serde_json::to_string(&(wire, progress)).ok()?,
+            };
+            (stream, id.to_owned())
+        }
         Some(_) => (String::new(), id.to_owned()),
         None => (String::new(), format!("{}{id}", tag(session))),
     };
@@ -106,12 +112,13 @@ fn tag(session: Option<&HeaderText>) -> String {
 
 /// The ids of a request with this position, and the last event of its stream that was read.
 pub(super) fn resumed(own: RequestId, position: &Position) -> Option<(CallId, HeaderText)> {
-    let wire = match &*position.stream {
-        "" => own.clone(),
-        wire => RequestId::from(serde_json::from_str::<String>(wire).ok()?),
+    let (wire, progress) = match &*position.stream {
+        "" => (own.clone(), None),
+        stream if stream.starts_with('[') => serde_json::from_str(stream).ok()?,
+        wire => (serde_json::from_str(wire).ok()?, None),
     };
     // The tokens of clients are not saved.
-    Some((CallId { own, wire, tokens: None }, HeaderText::parse(position.at.as_bytes())?))
+    Some((CallId { own, wire, progress, tokens: None }, HeaderText::parse(position.at.as_bytes())?))
 }
 
 #[cfg(test)]
@@ -144,8 +151,13 @@ mod tests {
     fn a_position_names_the_request_as_the_server_knows_it() {
         let own = RequestId::from(7);
         let id = HeaderText::parse(b"e 1").unwrap();
-        for wire in [own.clone(), RequestId::from("rh-1")] {
-            let call = CallId { own: own.clone(), wire, tokens: None };
+        for (wire, progress) in [
+            (own.clone(), None),
+            (RequestId::from("rh-1"), None),
+            (RequestId::from("rh-1"), Some(RequestId::from("p"))),
+            (RequestId::from("rh-1"), Some(RequestId::from(3))),
+        ] {
+            let call = CallId { own: own.clone(), wire, progress, tokens: None };
             let position = position(None, Some(&call), &id).unwrap();
             assert_eq!(resumed(own.clone(), &position), Some((call, id.clone())));
         }

@@ -3,6 +3,7 @@ use crate::Failure;
 use crate::url::Url;
 
 mod mirrored;
+mod progress;
 
 /// A machine, and what its exchanges are.
 struct Bench {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use protocol::{Message, Mirrored, Request, RequestId};
 
 use super::effect::Effect;
-use super::ids::ExchangeId;
+use super::ids::{ExchangeId, renamed};
 use super::mirroring::Mirroring;
 use super::phase::Purpose;
 use crate::exchange::{Exchange, HeaderText, Verb};
@@ -145,7 +145,7 @@ impl Wire {
     pub(super) fn on_wire(&self, request: &Request) -> Request {
         let is_own = |id: &RequestId| matches!(id, RequestId::String(id) if id.starts_with(RequestId::OWN_PREFIX));
         match self.is_carried_on || is_own(&request.id) {
-            true => request.with_id(self.own_id()),
+            true => renamed(request, self.own_id()),
             false => request.clone(),
         }
     }
