@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use audit::{FieldValue, RequestName};
 use protocol::glance::{self, Kind};
-use protocol::{About, Message, Method, Notification, Request, RequestId};
-use serde::Deserialize;
+use protocol::{About, Message, Method, Notification, Request, RequestId, payload};
 use telemetry::{Outcome, TraceId};
 use tenants::{Principal, Tenant};
 
@@ -163,13 +162,8 @@ pub(crate) fn final_response(message: &[u8]) -> Option<(RequestId, Outcome, Opti
 
 /// The request that a notification cancels.
 pub(crate) fn cancelled_id(notification: &Notification) -> Option<RequestId> {
-    #[derive(Deserialize)]
-    struct Params {
-        #[serde(rename = "requestId")]
-        id: RequestId,
-    }
     let params = notification.params().filter(|_| notification.method == Method::Cancelled)?;
-    serde_json::from_slice::<Params>(&params).ok().map(|params| params.id)
+    payload::cancelled_request_id(&params)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actors::ReplyStream;
-use protocol::{Body as Posted, Message, Method, RequestId, SessionId};
+use protocol::{Body as Posted, Message, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome, Span};
 
 use crate::audit_reading::{cancelled_id, final_response};
@@ -95,9 +95,8 @@ impl StreamSpans {
         };
         for message in messages {
             let Message::Notification(notification) = message else { continue };
-            if notification.method == Method::Cancelled
+            if let Some(id) = cancelled_id(notification)
                 && let Some(waiting) = self.waiting(session)
-                && let Some(id) = cancelled_id(notification)
                 && let Some(cancelled) = waiting.with(|requests| requests.take_cancelled(&id))
             {
                 cancelled.end(Outcome::Cancelled, None);

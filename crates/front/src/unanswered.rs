@@ -77,9 +77,7 @@ impl<T> Unanswered<T> {
     /// Notes a cancellation of a request by its client. Other messages are ignored.
     pub(crate) fn note_cancelled(&mut self, message: &Message) {
         let Message::Notification(notification) = message else { return };
-        if notification.method == Method::Cancelled
-            && let Some(at) = cancelled_id(notification).and_then(|id| self.in_flight(&id))
-        {
+        if let Some(at) = cancelled_id(notification).and_then(|id| self.in_flight(&id)) {
             self.requests[at].is_cancelled = true;
         }
     }

@@ -27,7 +27,7 @@ use self::calls::{Calls, Next};
 pub use self::effect::Effect;
 use self::failures::{failure_response, refused};
 pub use self::ids::ExchangeId;
-use self::ids::{CallId, renamed, restores, with_request_id};
+use self::ids::{CallId, renamed, restores};
 use self::listening::Listening;
 use self::mirroring::{Mirroring, Parked};
 use self::phase::{Phase, Purpose, Transport};
@@ -295,10 +295,11 @@ impl Machine {
         // It is sent on a connection of its own.
         let behind = wire.as_ref().and_then(|wire| self.calls.unopened(wire));
         let renamed = wire.as_ref().filter(|wire| Some(*wire) != own.as_ref());
-        let notification = match renamed.and_then(|wire| with_request_id(&params, wire)) {
-            Some(params) => Notification::new(Method::Cancelled, Some(&params)),
-            None => notification.clone(),
-        };
+        let notification =
+            match renamed.and_then(|wire| payload::with_cancelled_request_id(&params, wire)) {
+                Some(params) => Notification::new(Method::Cancelled, Some(&params)),
+                None => notification.clone(),
+            };
         let (purpose, notification) = (Purpose::Note { behind }, notification.into());
         self.wire.send(purpose, Verb::Note, &notification, &self.mirroring, effects);
         self.probing.cancel(own.as_ref());

@@ -38,13 +38,6 @@ pub(super) fn renamed(request: &Request, id: RequestId) -> Request {
     request.with_progress_token(&id).with_id(id)
 }
 
-/// The parameters of a cancellation, for another id.
-pub(super) fn with_request_id(params: &[u8], id: &RequestId) -> Option<Vec<u8>> {
-    let mut params: serde_json::Value = serde_json::from_slice(params).ok()?;
-    *params.get_mut("requestId")? = serde_json::to_value(id).ok()?;
-    serde_json::to_vec(&params).ok()
-}
-
 /// Whether a request is the node's own, and restores what a client has set in an earlier session.
 pub(super) fn restores(request: &Request) -> bool {
     let is_own =
