@@ -49,7 +49,8 @@ async fn cluster_json_says_what_runs() -> Result<()> {
     ensure!(processes::resident(redis)? > 0 && url.starts_with("redis://127.0.0.1:"));
     for node in cluster.members()? {
         ensure!(processes::resident(node.pid)? > 0);
-        ensure!(reqwest::get(format!("{}/readyz", node.admin)).await?.status() == 200);
+        let ready = reqwest::get(format!("{}/readyz", node.admin)).await?;
+        ensure!(ready.status() == 200, "{}: {}", node.admin, ready.text().await?);
         Client::open(format!("{}/demo/mcp", node.url), "2025-11-25").await?.is_well().await?;
     }
     let before = cluster.members()?;

@@ -44,10 +44,22 @@ pub(crate) async fn join(
 pub(crate) struct LeaseWatch(Option<JoinHandle<()>>);
 
 impl LeaseWatch {
+    /// Checks the lease for the first time before this returns, so that no node is ready before.
     /// The lease of a single node is always valid.
     pub(crate) fn start(cluster: &Cluster, readiness: &Readiness) -> Self {
-        let watches = !cluster.is_alone();
-        Self(watches.then(|| actix_rt::spawn(watch(cluster.clone(), readiness.clone()))))
+        if cluster.is_alone() {
+            return Self(None);
+        }
+        let (cluster, readiness) = (cluster.clone(), readiness.clone());
+        let mut follower = Follower::default();
+        follower.look(cluster.is_stable(), cluster.may_act(), &readiness);
+        Self(Some(actix_rt::spawn(async move {
+            loop {
+                // Also after a look that was late: two looks at once would count as two.
+                tokio::time::sleep(LOOK).await;
+                follower.look(cluster.is_stable(), cluster.may_act(), &readiness);
+            }
+        })))
     }
 }
 
@@ -57,28 +69,31 @@ impl Drop for LeaseWatch {
     }
 }
 
-async fn watch(cluster: Cluster, readiness: Readiness) {
-    let mut next = tokio::time::interval(LOOK);
-    let mut could_act = true;
-    let mut missed: u32 = 0;
-    let mut has_started = false;
-    loop {
-        next.tick().await;
-        let is_stable = cluster.is_stable();
-        if has_started {
+/// What the checks of the lease have found so far.
+#[derive(Default)]
+struct Follower {
+    /// Whether the node was stable at one of them.
+    has_started: bool,
+    /// How many of the last checks found no lease.
+    missed: u32,
+}
+
+impl Follower {
+    fn look(&mut self, is_stable: bool, may_act: bool, readiness: &Readiness) {
+        if self.has_started {
             // All nodes stabilise at the same time, and hold the requests that must wait. If this
             // made a node unready, no node would be ready.
             readiness.remark(STABILISING, !is_stable);
         } else if is_stable {
             readiness.clear(STABILISING);
-            has_started = true;
+            self.has_started = true;
         } else {
             readiness.hold(STABILISING);
         }
         // Whenever a peer is lost, the node may not act for a moment; readiness ignores that.
-        missed = if cluster.may_act() { 0 } else { missed.saturating_add(1) };
-        let can_act = missed < LOOKS_WITHOUT;
-        match (could_act, can_act) {
+        let could_act = self.missed < LOOKS_WITHOUT;
+        self.missed = if may_act { 0 } else { self.missed.saturating_add(1) };
+        match (could_act, self.missed < LOOKS_WITHOUT) {
             (true, false) => {
                 tracing::warn!(
                     "{REASON}; sessions of this node wait until the lease is renewed; check that the \
@@ -92,6 +107,32 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
             }
             _ => {}
         }
-        could_act = can_act;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_ready_once_it_was_stable_and_while_it_may_act() {
+        let readiness = Readiness::waiting_for("starting");
+        let mut follower = Follower::default();
+        follower.look(false, true, &readiness);
+        assert_eq!(readiness.reasons(), [STABILISING, "starting"]);
+        readiness.clear("starting");
+        follower.look(true, true, &readiness);
+        assert!(readiness.reasons().is_empty());
+        // A failover of the store later is a remark.
+        follower.look(false, true, &readiness);
+        assert!(readiness.reasons().is_empty());
+        assert_eq!(readiness.remarks(), [STABILISING]);
+        // One look without the lease is ignored, two are not.
+        follower.look(true, false, &readiness);
+        assert!(readiness.reasons().is_empty());
+        follower.look(true, false, &readiness);
+        assert_eq!(readiness.reasons(), [REASON]);
+        follower.look(true, true, &readiness);
+        assert!(readiness.reasons().is_empty());
     }
 }
