@@ -7,6 +7,7 @@
 //! - [`TickPermit`]: a piece of a long message is handled with a permit. Each thread gives one in each
 //!   tick of its event loop, so a call of another tenant waits for at most one piece in each tick.
 //!   Tenants get permits one after another. A thread without other work spends all of its time on them.
+//!   Short messages of a stream need one for a few of them ([`MessagePermits`]).
 //! - [`compute`]: what cannot be done in pieces is done by threads with a lower priority than the
 //!   workers'. The kernel takes the core from them when a worker has something to do. Tenants get these
 //!   threads one after another as well.
@@ -17,12 +18,14 @@ mod blocks;
 mod computing;
 mod elsewhere;
 mod fair_queue;
+mod message_permits;
 mod permit;
 
 pub use blocks::Blocks;
 pub use computing::{Computing, compute, compute_for_bytes};
 pub use elsewhere::PollElsewhere;
 pub use fair_queue::FairQueue;
+pub use message_permits::MessagePermits;
 pub use permit::TickPermit;
 
 /// A message is long if it has more bytes than this. To scan one of this length takes at most about
@@ -37,7 +40,3 @@ pub fn is_long(bytes: usize) -> bool {
 /// A piece that was read is handled without a permit if it has at most so many bytes: nearly all messages
 /// are shorter than this.
 pub const SHORT_BYTES: usize = 8 << 10;
-
-/// A piece that was read may have many short messages. So many of them are handled before the next permit is
-/// waited for: each costs its session some microseconds.
-pub const SHORT_MESSAGES: usize = 16;

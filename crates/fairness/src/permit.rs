@@ -4,11 +4,21 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, Id};
 use tokio::task::yield_now;
+use tokio::time::sleep;
 
 use crate::FairQueue;
+use crate::computing::is_computing;
+
+/// No permit is given for about [`PAUSE`] after each such time, while the threads with a lower priority have
+/// something to do. A thread that is always ready to run loses its core to them at some time, for as long as
+/// the kernel lets a thread run, which is up to 4 ms; and the calls that it serves wait. One that pauses
+/// leaves them the core by itself, and gets it back when a call arrives.
+const BUSY_MAX: Duration = Duration::from_millis(6);
+const PAUSE: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// The permits of this thread.
@@ -26,6 +36,8 @@ struct Permits {
 struct State {
     /// The permit of this tick is given, and a task gives the next ones.
     is_given: bool,
+    /// When permits were given again after the last pause.
+    paused: Option<Instant>,
     /// Who waits. Bounded by the connections and links of the thread: each waits for one permit.
     queue: FairQueue<Arc<str>, Weak<Waiting>>,
 }
@@ -107,6 +119,10 @@ async fn give(giver: Giver) {
     loop {
         // All other tasks that are ready run, and sockets are polled.
         yield_now().await;
+        if giver.is_pause_due(Instant::now()) {
+            sleep(PAUSE).await;
+            lock(&giver.0).paused = Some(Instant::now());
+        }
         let Some(next) = giver.next() else { return };
         next.give();
     }
@@ -116,6 +132,10 @@ async fn give(giver: Giver) {
 struct Giver(Arc<Mutex<State>>);
 
 impl Giver {
+    fn is_pause_due(&self, now: Instant) -> bool {
+        is_computing() && lock(&self.0).paused.is_none_or(|paused| now - paused >= BUSY_MAX)
+    }
+
     /// The next one that still waits. If there is none, the permit is free.
     fn next(&self) -> Option<Arc<Waiting>> {
         let mut state = lock(&self.0);
@@ -192,6 +212,30 @@ mod tests {
             let last_of_b = lock(&given).iter().rposition(|number| *number >= 90).unwrap();
             assert!(last_of_b <= 21, "{last_of_b} permits until the second tenant had its ten");
         });
+    }
+
+    #[tokio::test]
+    async fn permits_pause_while_something_is_computed() {
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let tenant: Arc<str> = "a".into();
+        let computed = crate::compute(&tenant, move || {
+            let _ended = ends.recv();
+        });
+        let start = Instant::now();
+        let mut pauses = Vec::new();
+        while pauses.len() < 4 {
+            // The second of these waits for the next tick.
+            TickPermit::of(&tenant).await;
+            TickPermit::of(&tenant).await;
+            let paused = lock(&here().unwrap().state).paused;
+            pauses.extend(paused.filter(|paused| pauses.last() != Some(paused)));
+        }
+        assert!(pauses[0] - start >= PAUSE, "{pauses:?}");
+        for (earlier, later) in std::iter::zip(&pauses, &pauses[1..]) {
+            assert!(*later - *earlier >= BUSY_MAX + PAUSE, "{pauses:?}");
+        }
+        end.send(()).unwrap();
+        computed.await;
     }
 
     #[test]

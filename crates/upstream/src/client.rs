@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use budget::{Held, Share};
-use fairness::{SHORT_MESSAGES, TickPermit};
+use fairness::MessagePermits;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
@@ -505,6 +505,7 @@ impl Client {
     ) -> Result<bool, Failure> {
         let most = self.0.settings.message_bytes_max.saturating_add(EVENT_FIELDS_BYTES);
         let mut reader = EventReader::new(&self.0.tenant, most, Charge::new(events.share));
+        let mut permits = MessagePermits::default();
         loop {
             let frame = match exchange.verb {
                 Verb::Listen(_) => body.frame().await,
@@ -520,10 +521,9 @@ impl Client {
             let Some(frame) = frame else { return Ok(true) };
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
             let (decoded, fed) = reader.feed(data).await?;
-            for (at, event) in decoded.into_iter().enumerate() {
-                if at > 0 && at % SHORT_MESSAGES == 0 {
-                    TickPermit::of(&self.0.tenant).await;
-                }
+            for event in decoded {
+                permits.next(&self.0.tenant).await;
+                permits.note_handled();
                 let event = match event.event.as_deref() {
                     Some(ENDPOINT) => self.endpoint(&event)?,
                     _ => reader.read(event).await,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use budget::{Held, Share, in_granules};
 use bytes::Bytes;
-use fairness::{SHORT_MESSAGES, TickPermit, compute_for_bytes};
+use fairness::{MessagePermits, TickPermit, compute_for_bytes};
 use protocol::{Body, Limits, Line, LineSplitter, Rejection};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, sleep};
@@ -23,8 +23,7 @@ pub(super) struct Lines<R> {
     splitter: LineSplitter,
     /// Whose permits it takes: the tenant's.
     tenant: Arc<str>,
-    /// How many lines were returned since the last permit or read.
-    returned: usize,
+    permits: MessagePermits,
     /// The bytes of the unended line, as charged to the tenant's share.
     held: Held,
 }
@@ -41,21 +40,18 @@ pub(super) enum Read {
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub(super) fn new(pipe: R, line_bytes_max: usize, tenant: &Arc<str>, share: &Share) -> Self {
         let (splitter, held) = (LineSplitter::new(line_bytes_max), Held::nothing(share));
-        Self { pipe, splitter, tenant: Arc::clone(tenant), returned: 0, held }
+        let permits = MessagePermits::default();
+        Self { pipe, splitter, tenant: Arc::clone(tenant), permits, held }
     }
 
     /// Waits for the next line. Cancel safe.
     pub(super) async fn next(&mut self) -> Read {
         loop {
-            if self.returned >= SHORT_MESSAGES {
-                TickPermit::of(&self.tenant).await;
-                self.returned = 0;
-            }
+            self.permits.next(&self.tenant).await;
             if let Some(line) = self.splitter.next_line() {
-                self.returned += 1;
+                self.permits.note_handled();
                 return Read::Line(line);
             }
-            self.returned = 0;
             if !self.charge().await {
                 return Read::NoRoom;
             }
