@@ -17,6 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tokio::time::sleep;
 
 use super::UserKey;
 use super::authority::{Authority, CodeRequest, CodeResponse};
@@ -29,6 +30,12 @@ const LINK: Duration = Duration::from_secs(600);
 
 /// How long the same link is given to further requests of the user: the user needs time for the last one.
 const SAME_LINK: Duration = Duration::from_secs(300);
+
+/// How long a request has the turn to make a link of its user, and how often others look for that link. Together
+/// they wait a little longer than a turn, which a node that died does not give back.
+const MAKING: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(50);
+const LOOKS_MAX: u32 = 120;
 
 /// Most links of a tenant that are pending, at all its servers and of all nodes together. Each takes one of as
 /// many places. One in [`PLACES_TRIED`] chosen at random has to be free, otherwise the request gets an error: by
@@ -124,24 +131,46 @@ impl Linking {
         LinkedTokens::new(vault, &self.server, user).forget().await
     }
 
-    /// The id of a link for this user. For a while it is the same one.
+    /// The id of a link for this user. For a while it is the same one, also of requests at the same time: each
+    /// link takes a place of the tenant.
     pub(crate) async fn begin(
         &self,
         vault: &dyn Vault,
         user: &UserKey,
     ) -> Result<String, CredentialProblem> {
         let last = name(&["last link", &self.server, &user.name]);
-        if let Some(id) = vault.read(&last).await?
-            && let Ok(id) = String::from_utf8(id)
-            && PendingLink::find(vault, &id).await?.is_some_and(|link| link.user == *user)
-        {
-            return Ok(id);
+        let turn = name(&["making a link", &self.server, &user.name]);
+        for _ in 0..LOOKS_MAX {
+            if let Some(id) = last_link(vault, &last, user).await? {
+                return Ok(id);
+            }
+            if vault.claim(&turn, MAKING).await? {
+                // The request that had the turn before may have made one meanwhile.
+                let made = match last_link(vault, &last, user).await {
+                    Ok(Some(id)) => Ok(id),
+                    Ok(None) => self.make(vault, &last, user).await,
+                    Err(unavailable) => Err(unavailable.into()),
+                };
+                // Otherwise the turn ends by itself.
+                let _ = vault.take(&turn).await;
+                return made;
+            }
+            sleep(LOOK).await;
         }
+        Err(CredentialProblem::StoreUnavailable)
+    }
+
+    async fn make(
+        &self,
+        vault: &dyn Vault,
+        last: &str,
+        user: &UserKey,
+    ) -> Result<String, CredentialProblem> {
         let place = self.take_place(vault).await?;
         let id = random(vault)?;
         let link = PendingLink { server: self.server.to_string(), user: user.clone(), place };
         write(vault, &name(&["link", &id]), &link).await?;
-        vault.write(&last, id.as_bytes(), SAME_LINK).await?;
+        vault.write(last, id.as_bytes(), SAME_LINK).await?;
         Ok(id)
     }
 
@@ -290,6 +319,19 @@ impl<'a> Returned<'a> {
     }
 }
 
+/// The id of the link that was made last for this user, if it is pending.
+async fn last_link(
+    vault: &dyn Vault,
+    last: &str,
+    user: &UserKey,
+) -> Result<Option<String>, VaultUnavailable> {
+    let Some(id) = vault.read(last).await?.and_then(|id| String::from_utf8(id).ok()) else {
+        return Ok(None);
+    };
+    let link = PendingLink::find(vault, &id).await?;
+    Ok(link.filter(|link| link.user == *user).map(|_| id))
+}
+
 /// Tells the cookies of several links in one browser apart. A state begins with it.
 pub fn tag(link: &str) -> String {
     let digest = Sha256::digest(link.as_bytes());
@@ -353,6 +395,23 @@ mod tests {
         assert_ne!(linking.begin(&vault, &user("ada", 1)).await.unwrap(), id);
         assert_eq!(PendingLink::find(&vault, "unknown").await.unwrap(), None);
         assert_eq!(linking.backend(), "main");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_a_user_at_the_same_time_get_one_link() {
+        let (linking, vault) = (linking(), TestVault::default());
+        let user = UserKey { name: "ada".into(), revoked_ms: 0 };
+        let begin = || linking.begin(&vault, &user);
+        let links = futures_util::future::join_all((0..32).map(|_| begin())).await;
+        assert!(links[0].is_ok() && links.iter().all(|link| *link == links[0]), "{links:?}");
+        // One that died with the turn delays others until that is over.
+        vault.take(&name(&["last link", "a/main#0", "ada"])).await.unwrap();
+        vault.claim(&name(&["making a link", "a/main#0", "ada"]), MAKING).await.unwrap();
+        let (begun, _) = tokio::join!(begin(), async {
+            sleep(MAKING).await;
+            vault.take(&name(&["making a link", "a/main#0", "ada"])).await
+        });
+        assert!(begun.is_ok_and(|id| links[0].as_ref() != Ok(&id)));
     }
 
     #[tokio::test]

@@ -38,7 +38,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A vault in memory, from which nothing expires.
+    /// A vault in memory, from which nothing expires. Others may run before each of its steps.
     #[derive(Default)]
     pub(crate) struct TestVault {
         secrets: Mutex<HashMap<String, Vec<u8>>>,
@@ -54,6 +54,7 @@ pub(crate) mod tests {
         }
 
         async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, VaultUnavailable> {
+            tokio::task::yield_now().await;
             Ok(self.secrets.lock().unwrap().get(name).cloned())
         }
 
@@ -63,11 +64,13 @@ pub(crate) mod tests {
             secret: &[u8],
             _: Duration,
         ) -> Result<(), VaultUnavailable> {
+            tokio::task::yield_now().await;
             self.secrets.lock().unwrap().insert(name.to_owned(), secret.to_vec());
             Ok(())
         }
 
         async fn claim(&self, name: &str, _: Duration) -> Result<bool, VaultUnavailable> {
+            tokio::task::yield_now().await;
             let mut secrets = self.secrets.lock().unwrap();
             let is_free = !secrets.contains_key(name);
             if is_free {
@@ -77,6 +80,7 @@ pub(crate) mod tests {
         }
 
         async fn take(&self, name: &str) -> Result<Option<Vec<u8>>, VaultUnavailable> {
+            tokio::task::yield_now().await;
             Ok(self.secrets.lock().unwrap().remove(name))
         }
     }
