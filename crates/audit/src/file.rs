@@ -186,7 +186,8 @@ impl AuditFile {
     fn shift(&self) -> io::Result<()> {
         let is_free = |number: &u32| !self.numbered(*number).exists();
         let last = (1..self.files_max).find(is_free).unwrap_or(self.files_max);
-        // A rename that replaces a file makes some file systems write the renamed one to the disk first.
+        // The oldest file is removed first: a rename that replaces a file makes some file systems write the
+        // renamed one to the disk at once.
         match fs::remove_file(self.numbered(last)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -6,8 +6,9 @@
 //!
 //! - [`TickPermit`]: a piece of a long message is handled with a permit. Each thread gives one in each
 //!   tick of its event loop, so a call of another tenant waits for at most one piece in each tick.
-//!   Tenants get permits one after another. A thread without other work spends all of its time on them.
-//!   Short messages of a stream need one for a few of them ([`MessagePermits`]).
+//!   Tenants get permits one after another. A thread without other work spends all of its time on them, but for
+//!   short pauses while something is computed. A stream needs one for every few short messages
+//!   ([`MessagePermits`]).
 //! - [`compute`]: what cannot be done in pieces is done by threads with a lower priority than the
 //!   workers'. The kernel takes the core from them when a worker has something to do. Tenants get these
 //!   threads one after another as well.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::TickPermit;
 
-/// How many short messages of a stream are handled with one permit. Each costs its session, and the nodes of
-/// its client and its log, about 10 µs.
+/// How many short messages of a stream are handled with one permit. Each takes about 10 µs: in its session, at the
+/// node of the client, and for the log.
 const MESSAGES: usize = 8;
 
-/// Counts the short messages of one stream. After each few of them it waits for a permit, also if they arrive
-/// one by one: a server that sends them without an end would take all of a thread's time otherwise.
+/// Counts the short messages of one stream, which needs a permit for every few of them, also if they arrive one
+/// by one: a server that sends them without an end would take all of a thread's time otherwise.
 #[derive(Debug, Default)]
 pub struct MessagePermits {
     /// Since the last permit.

@@ -13,10 +13,10 @@ use tokio::time::sleep;
 use crate::FairQueue;
 use crate::computing::is_computing;
 
-/// No permit is given for about [`PAUSE`] after each such time, while the threads with a lower priority have
-/// something to do. A thread that is always ready to run loses its core to them at some time, for as long as
-/// the kernel lets a thread run, which is up to 4 ms; and the calls that it serves wait. One that pauses
-/// leaves them the core by itself, and gets it back when a call arrives.
+/// While the threads with a lower priority compute, no permit is given for [`PAUSE`] once [`BUSY_MAX`] has
+/// passed since the last pause. A thread that is always ready to run loses its core to them for up to 4 ms, which
+/// is as long as the kernel lets a thread run, and the calls that it serves wait. A thread that pauses leaves them
+/// the core by itself, and gets it back when a call arrives.
 const BUSY_MAX: Duration = Duration::from_millis(6);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -74,7 +74,7 @@ impl TickPermit {
         }
     }
 
-    /// Ready when a piece may be handled: at once, if no other one was handled in this tick. The next
+    /// Ready when a piece may be handled: at once, if no other one was handled in this tick or in a pause. The next
     /// poll waits for the next permit. Outside a runtime there are no ticks, and each poll is ready.
     pub fn poll(&mut self, tenant: &Arc<str>, context: &mut Context<'_>) -> Poll<()> {
         if let Some(waiting) = &self.0 {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn runtime() -> Runtime {
-        Builder::new_current_thread().build().unwrap()
+        Builder::new_current_thread().enable_time().build().unwrap()
     }
 
     #[test]
@@ -224,6 +224,7 @@ mod tests {
         let start = Instant::now();
         let mut pauses = Vec::new();
         while pauses.len() < 4 {
+            assert!(start.elapsed() < Duration::from_secs(30), "{pauses:?}");
             // The second of these waits for the next tick.
             TickPermit::of(&tenant).await;
             TickPermit::of(&tenant).await;

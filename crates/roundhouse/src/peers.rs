@@ -44,7 +44,7 @@ pub(crate) async fn join(
 pub(crate) struct LeaseWatch(Option<JoinHandle<()>>);
 
 impl LeaseWatch {
-    /// Checks the lease for the first time before this returns, so that no node is ready before.
+    /// The first check is before this returns: a node that stabilises is never ready before.
     /// The lease of a single node is always valid.
     pub(crate) fn start(cluster: &Cluster, readiness: &Readiness) -> Self {
         if cluster.is_alone() {
@@ -55,7 +55,7 @@ impl LeaseWatch {
         follower.look(cluster.is_stable(), cluster.may_act(), &readiness);
         Self(Some(actix_rt::spawn(async move {
             loop {
-                // Also after a look that was late: two looks at once would count as two.
+                // The interval begins after each check: two checks at once would count as two.
                 tokio::time::sleep(LOOK).await;
                 follower.look(cluster.is_stable(), cluster.may_act(), &readiness);
             }

@@ -31,8 +31,9 @@ const LINK: Duration = Duration::from_secs(600);
 /// How long the same link is given to further requests of the user: the user needs time for the last one.
 const SAME_LINK: Duration = Duration::from_secs(300);
 
-/// How long a request has the turn to make a link of its user, and how often others look for that link. Together
-/// they wait a little longer than a turn, which a node that died does not give back.
+/// How long a request has the turn to make a link of its user, and how often others look for that link. Without the
+/// time of the store they wait a little longer than a turn, which a request that is given up, or whose node dies,
+/// does not give back.
 const MAKING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS_MAX: u32 = 120;
@@ -406,11 +407,14 @@ mod tests {
         assert!(links[0].is_ok() && links.iter().all(|link| *link == links[0]), "{links:?}");
         // One that died with the turn delays others until that is over.
         vault.take(&name(&["last link", "a/main#0", "ada"])).await.unwrap();
-        vault.claim(&name(&["making a link", "a/main#0", "ada"]), MAKING).await.unwrap();
+        let (died, turn) =
+            (tokio::time::Instant::now(), name(&["making a link", "a/main#0", "ada"]));
+        assert!(vault.claim(&turn, MAKING).await.unwrap());
         let (begun, _) = tokio::join!(begin(), async {
             sleep(MAKING).await;
-            vault.take(&name(&["making a link", "a/main#0", "ada"])).await
+            vault.take(&turn).await
         });
+        assert!(died.elapsed() >= MAKING);
         assert!(begun.is_ok_and(|id| links[0].as_ref() != Ok(&id)));
     }
 
