@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::breaker::{Admitted, Breaker};
 use crate::charge::Charge;
-use crate::connector::{Connector, NotPermitted, TooLate};
+use crate::connector::{Connector, IDLE, NotPermitted, TooLate};
 use crate::content::{self, Content};
 use crate::credential::{Credential, Linking, Token, User, refuses_token};
 use crate::exchange::{Exchange, ExchangeEvent, HeaderText, SentEvent, Verb};
@@ -48,9 +48,6 @@ const DELETE_WITHIN: Duration = Duration::from_secs(5);
 const PERMIT_WITHIN: Duration = Duration::from_secs(10);
 /// How long the first exchange of a session waits for the next try to reach the server.
 const TRY_WITHIN: Duration = Duration::from_secs(10);
-/// How long an idle connection is kept: for less than by most servers, which close it after 5 s, perhaps
-/// while a request is on its way.
-const IDLE: Duration = Duration::from_secs(4);
 /// Most idle connections of a client that are kept.
 pub const IDLE_MAX: usize = 64;
 /// Most bytes of a head, and of what hyper reads at once.

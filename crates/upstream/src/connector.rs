@@ -21,6 +21,10 @@ use crate::settings::HttpSettings;
 use crate::tracked::Tracked;
 use crate::url::address_of;
 
+/// How long an idle connection is kept: for less than by most servers, which close it after 5 s, perhaps
+/// while a request is on its way.
+pub(crate) const IDLE: Duration = Duration::from_secs(4);
+
 /// How long a connection may be idle before the kernel asks whether its peer exists, how long it waits
 /// for each answer, and how many it may miss: a stream has no other sign of that.
 const KEEPALIVE: Duration = Duration::from_secs(30);

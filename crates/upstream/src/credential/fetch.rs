@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
 use super::problem::CredentialProblem;
-use crate::connector::{Connector, caused_by_address};
+use crate::connector::{Connector, IDLE, caused_by_address};
 use crate::content::Content;
 use crate::settings::HttpSettings;
 use crate::url::Url;
@@ -27,8 +27,7 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// How long an idle connection is kept, and most of them.
-const IDLE: Duration = Duration::from_secs(10);
+/// Most idle connections that are kept, each for [`IDLE`].
 const IDLE_MAX: usize = 2;
 
 /// Sends requests.
