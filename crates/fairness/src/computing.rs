@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
@@ -19,12 +18,10 @@ const NICE: i32 = 10;
 /// What is computed, on a thread of its own.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The jobs that wait or run.
-static JOBS: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether one of the threads has something to do.
+/// Whether one of the threads computes.
 pub(crate) fn is_computing() -> bool {
-    JOBS.load(Ordering::Relaxed) > 0
+    let state = THREADS.lock();
+    state.started > state.idle
 }
 
 /// The threads of the process: at most one for each core.
@@ -54,7 +51,6 @@ impl Threads {
     }
 
     fn add(&'static self, tenant: &Arc<str>, job: Job) {
-        JOBS.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
         state.jobs.add(Arc::clone(tenant), job);
         if state.idle > 0 {
@@ -117,7 +113,6 @@ fn perform(job: Job) {
     if catch_unwind(AssertUnwindSafe(job)).is_err() {
         tracing::error!("a result for which nothing waits panicked when it was dropped");
     }
-    JOBS.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// The result of a computation. Dropping it gives up a computation that has not begun.
