@@ -16,6 +16,7 @@ mod refresh;
 mod settings;
 mod source;
 mod token;
+mod turn;
 mod vault;
 
 use std::any::Any;
@@ -190,7 +191,7 @@ impl Credential {
             let (text, link) = match (exchange.token(None).await, linking) {
                 (Err(CredentialProblem::NotLinked), Some(linking)) => {
                     let at = user.links_at.ok_or(CredentialProblem::NotLinked)?;
-                    let id = linking.begin(&*user.vault, &user.key).await?;
+                    let id = linking.begin(&user.vault, &user.key).await?;
                     let url = format!("{at}{id}");
                     ("".into(), Some(Arc::new(AccountLink { id, url })))
                 }

@@ -13,6 +13,7 @@ use super::authority::Authority;
 use super::exchanges::Turns;
 use super::problem::{CredentialProblem, OauthCode};
 use super::token::Token;
+use super::turn::in_turn;
 use super::vault::{Vault, VaultUnavailable};
 
 /// How long tokens are kept that are not refreshed. Then the user has to link the account again.
@@ -90,9 +91,9 @@ impl LinkedTokens {
     /// authorization server.
     pub(crate) async fn fetch(
         &self,
-        authority: &Authority,
+        authority: &Arc<Authority>,
         refused: Option<&Token>,
-        turns: &Turns,
+        turns: &Arc<Turns>,
     ) -> Result<Fetched, CredentialProblem> {
         let mut fetched = self.fetch_to_the_end(authority, refused, turns).await?;
         fetched.lifetime = fetched.lifetime.min(IN_MEMORY);
@@ -103,14 +104,14 @@ impl LinkedTokens {
     /// [`IN_MEMORY`] from now on.
     pub(crate) async fn forget(&self) -> Result<bool, CredentialProblem> {
         for _ in 0..FORGETS_MAX {
-            let turn = self.turn();
-            if self.vault.claim(&turn, REFRESHING).await? {
-                let was_there = self.read().await;
-                let taken = self.vault.take(&self.name).await;
-                // Otherwise the turn ends by itself.
-                let _ = self.vault.take(&turn).await;
-                taken?;
-                return Ok(was_there?.is_some());
+            let tokens = self.clone();
+            let forgetting = async move {
+                let was_there = tokens.read().await?.is_some();
+                tokens.vault.take(&tokens.name).await?;
+                Ok(was_there)
+            };
+            if let Some(forgotten) = self.in_turn(forgetting).await? {
+                return forgotten;
             }
             sleep(LOOK).await;
         }
@@ -119,9 +120,9 @@ impl LinkedTokens {
 
     async fn fetch_to_the_end(
         &self,
-        authority: &Authority,
+        authority: &Arc<Authority>,
         refused: Option<&Token>,
-        turns: &Turns,
+        turns: &Arc<Turns>,
     ) -> Result<Fetched, CredentialProblem> {
         for _ in 0..LOOKS_MAX {
             let kept = self.read().await?.ok_or(CredentialProblem::NotLinked)?;
@@ -134,28 +135,37 @@ impl LinkedTokens {
                     return Err(CredentialProblem::NotLinked);
                 }
             };
-            let turn = self.turn();
-            if self.vault.claim(&turn, REFRESHING).await? {
+            let tokens = self.clone();
+            let (authority, turns) = (Arc::clone(authority), Arc::clone(turns));
+            let refreshing = async move {
                 // The node that had the turn before may have refreshed them meanwhile.
-                let kept = self.read().await?;
-                let is_same = kept.is_some_and(|kept| kept.refresh.as_deref() == Some(&*refresh));
-                let refreshed = match is_same {
-                    true => Some(self.refresh(authority, (refresh, revoked_ms), turns).await),
-                    false => None,
-                };
-                // Otherwise the turn ends by itself.
-                let _ = self.vault.take(&turn).await;
-                match refreshed {
-                    Some(refreshed) => return refreshed,
-                    None => continue,
+                let kept = tokens.read().await?;
+                match kept.is_some_and(|kept| kept.refresh.as_deref() == Some(&*refresh)) {
+                    true => {
+                        tokens.refresh(&authority, (refresh, revoked_ms), &turns).await.map(Some)
+                    }
+                    false => Ok(None),
                 }
+            };
+            match self.in_turn(refreshing).await? {
+                Some(Ok(Some(refreshed))) => return Ok(refreshed),
+                Some(Ok(None)) => {}
+                Some(Err(problem)) => return Err(problem),
+                None => sleep(LOOK).await,
             }
-            sleep(LOOK).await;
         }
         Err(CredentialProblem::Unavailable)
     }
 
-    /// The name of the turn of the one node that refreshes or forgets the tokens.
+    /// Performs what only one node may do at a time: refresh the tokens, or forget them. `None`: another one does.
+    async fn in_turn<W>(&self, work: W) -> Result<Option<W::Output>, VaultUnavailable>
+    where
+        W: Future<Output: Send> + Send + 'static,
+    {
+        in_turn(&self.vault, &self.turn(), REFRESHING, work).await
+    }
+
+    /// The name of the turn.
     fn turn(&self) -> String {
         format!("refreshing {}", self.name)
     }

@@ -23,6 +23,7 @@ use super::UserKey;
 use super::authority::{Authority, CodeRequest, CodeResponse};
 use super::linked::LinkedTokens;
 use super::problem::CredentialProblem;
+use super::turn::in_turn;
 use super::vault::{Vault, VaultUnavailable};
 
 /// How long a link and each of its steps count.
@@ -31,9 +32,8 @@ const LINK: Duration = Duration::from_secs(600);
 /// How long the same link is given to further requests of the user: the user needs time for the last one.
 const SAME_LINK: Duration = Duration::from_secs(300);
 
-/// How long a request has the turn to make a link of its user, and how often others look for that link. Without the
-/// time of the store they wait a little longer than a turn, which a request that is given up, or whose node dies,
-/// does not give back.
+/// How long a node has the turn to make a link of a user, and how often other requests look for that link. They
+/// wait a little longer than the turn of a node that died.
 const MAKING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 const LOOKS_MAX: u32 = 120;
@@ -136,43 +136,61 @@ impl Linking {
     /// link takes a place of the tenant.
     pub(crate) async fn begin(
         &self,
-        vault: &dyn Vault,
+        vault: &Arc<dyn Vault>,
         user: &UserKey,
     ) -> Result<String, CredentialProblem> {
-        let last = name(&["last link", &self.server, &user.name]);
         let turn = name(&["making a link", &self.server, &user.name]);
         for _ in 0..LOOKS_MAX {
-            if let Some(id) = last_link(vault, &last, user).await? {
+            if let Some(id) = self.last(&**vault, user).await? {
                 return Ok(id);
             }
-            if vault.claim(&turn, MAKING).await? {
-                // The request that had the turn before may have made one meanwhile.
-                let made = match last_link(vault, &last, user).await {
-                    Ok(Some(id)) => Ok(id),
-                    Ok(None) => self.make(vault, &last, user).await,
-                    Err(unavailable) => Err(unavailable.into()),
-                };
-                // Otherwise the turn ends by itself.
-                let _ = vault.take(&turn).await;
+            let (linking, of_turn, user) = (self.clone(), Arc::clone(vault), user.clone());
+            let making = async move { linking.last_or_new(&*of_turn, &user).await };
+            if let Some(made) = in_turn(vault, &turn, MAKING, making).await? {
                 return made;
             }
             sleep(LOOK).await;
         }
-        Err(CredentialProblem::StoreUnavailable)
+        // Requests of the user have one turn after another, and none of them finds a place.
+        Err(CredentialProblem::TooManyLinks)
     }
 
-    async fn make(
+    /// Makes a link, unless the request that had the turn before has made one.
+    async fn last_or_new(
         &self,
         vault: &dyn Vault,
-        last: &str,
         user: &UserKey,
     ) -> Result<String, CredentialProblem> {
+        match self.last(vault, user).await? {
+            Some(id) => Ok(id),
+            None => self.make(vault, user).await,
+        }
+    }
+
+    async fn make(&self, vault: &dyn Vault, user: &UserKey) -> Result<String, CredentialProblem> {
         let place = self.take_place(vault).await?;
         let id = random(vault)?;
         let link = PendingLink { server: self.server.to_string(), user: user.clone(), place };
         write(vault, &name(&["link", &id]), &link).await?;
-        vault.write(last, id.as_bytes(), SAME_LINK).await?;
+        vault.write(&self.last_name(user), id.as_bytes(), SAME_LINK).await?;
         Ok(id)
+    }
+
+    /// The id of the link that was made last for this user, if it is pending.
+    async fn last(
+        &self,
+        vault: &dyn Vault,
+        user: &UserKey,
+    ) -> Result<Option<String>, VaultUnavailable> {
+        let last = vault.read(&self.last_name(user)).await?;
+        let Some(id) = last.and_then(|id| String::from_utf8(id).ok()) else { return Ok(None) };
+        let link = PendingLink::find(vault, &id).await?;
+        Ok(link.filter(|link| link.user == *user).map(|_| id))
+    }
+
+    /// The name under which the vault has the id of the last link of this user.
+    fn last_name(&self, user: &UserKey) -> String {
+        name(&["last link", &self.server, &user.name])
     }
 
     /// Where the browser with this cookie signs in. `resource`: what its token is for.
@@ -227,7 +245,7 @@ impl Linking {
         LinkedTokens::new(vault, &self.server, &link.user).keep(&fetched).await?;
         // The account is linked. What is not removed expires.
         let _ = vault.take(&name(&["link", &step.link])).await;
-        let _ = vault.take(&name(&["last link", &self.server, &link.user.name])).await;
+        let _ = vault.take(&self.last_name(&link.user)).await;
         let _ = vault.take(&self.place(link.place)).await;
         Ok(())
     }
@@ -320,19 +338,6 @@ impl<'a> Returned<'a> {
     }
 }
 
-/// The id of the link that was made last for this user, if it is pending.
-async fn last_link(
-    vault: &dyn Vault,
-    last: &str,
-    user: &UserKey,
-) -> Result<Option<String>, VaultUnavailable> {
-    let Some(id) = vault.read(last).await?.and_then(|id| String::from_utf8(id).ok()) else {
-        return Ok(None);
-    };
-    let link = PendingLink::find(vault, &id).await?;
-    Ok(link.filter(|link| link.user == *user).map(|_| id))
-}
-
 /// Tells the cookies of several links in one browser apart. A state begins with it.
 pub fn tag(link: &str) -> String {
     let digest = Sha256::digest(link.as_bytes());
@@ -361,13 +366,16 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::super::answer::Fetched;
-    use super::super::exchanges::Turns;
     use super::super::token::Token;
     use super::super::vault::tests::TestVault;
     use super::*;
     use crate::credential::CredentialSettings;
     use crate::settings::HttpSettings;
     use crate::url::Url;
+
+    fn vault() -> Arc<dyn Vault> {
+        Arc::new(TestVault::default())
+    }
 
     fn linking() -> Linking {
         linking_of("a/main#0")
@@ -385,28 +393,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_user_gets_one_link_and_another_user_another_one() {
-        let (linking, vault) = (linking(), TestVault::default());
+        let (linking, vault) = (linking(), vault());
         let user = |name: &str, revoked_ms| UserKey { name: name.into(), revoked_ms };
         let id = linking.begin(&vault, &user("ada", 0)).await.unwrap();
         assert_eq!(linking.begin(&vault, &user("ada", 0)).await.unwrap(), id);
         assert_ne!(linking.begin(&vault, &user("bob", 0)).await.unwrap(), id);
-        let link = PendingLink::find(&vault, &id).await.unwrap().unwrap();
+        let link = PendingLink::find(&*vault, &id).await.unwrap().unwrap();
         assert_eq!((&*link.server, &link.user), ("a/main#0", &user("ada", 0)));
         // One that was made before a revocation is not given after it.
         assert_ne!(linking.begin(&vault, &user("ada", 1)).await.unwrap(), id);
-        assert_eq!(PendingLink::find(&vault, "unknown").await.unwrap(), None);
+        assert_eq!(PendingLink::find(&*vault, "unknown").await.unwrap(), None);
         assert_eq!(linking.backend(), "main");
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_of_a_user_at_the_same_time_get_one_link() {
-        let (linking, vault) = (linking(), TestVault::default());
+        let (linking, vault) = (linking(), vault());
         let user = UserKey { name: "ada".into(), revoked_ms: 0 };
         let begin = || linking.begin(&vault, &user);
         let links = futures_util::future::join_all((0..32).map(|_| begin())).await;
         assert!(links[0].is_ok() && links.iter().all(|link| *link == links[0]), "{links:?}");
-        // One that died with the turn delays others until that is over.
-        vault.take(&name(&["last link", "a/main#0", "ada"])).await.unwrap();
+        // A node that died with the turn delays others until that is over.
+        vault.take(&linking.last_name(&user)).await.unwrap();
         let (died, turn) =
             (tokio::time::Instant::now(), name(&["making a link", "a/main#0", "ada"]));
         assert!(vault.claim(&turn, MAKING).await.unwrap());
@@ -420,7 +428,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_looks_at_least_once_a_minute_whether_an_account_is_still_linked() {
-        let (linking, vault): (_, Arc<dyn Vault>) = (linking(), Arc::new(TestVault::default()));
+        let (linking, vault) = (linking(), vault());
         let user = UserKey { name: "ada".into(), revoked_ms: 0 };
         let tokens = LinkedTokens::new(&vault, linking.server(), &user);
         let (token, lifetime) = (Token::parse("a").unwrap(), Duration::from_secs(3_600));
@@ -429,7 +437,7 @@ mod tests {
             .await
             .unwrap();
         let fetch = async || {
-            let fetched = tokens.fetch(&linking.authority, None, &Turns::default()).await;
+            let fetched = tokens.fetch(&linking.authority, None, &Arc::default()).await;
             fetched.map(|fetched| fetched.lifetime.as_secs())
         };
         assert_eq!(fetch().await, Ok(60));
@@ -440,7 +448,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_links_of_a_tenant_are_bounded_and_those_of_another_one_are_its_own() {
-        let (first, vault) = (linking_of("a/main#0"), TestVault::default());
+        let (first, vault) = (linking_of("a/main#0"), vault());
         let user = |name: usize| UserKey { name: name.to_string(), revoked_ms: 0 };
         for place in 0..LINKS_MAX {
             vault.claim(&first.place(place), LINK).await.unwrap();
@@ -453,7 +461,7 @@ mod tests {
         let other = linking_of("b/main#0");
         let id = other.begin(&vault, &user(1)).await.unwrap();
         // The same link takes no other place.
-        let link = PendingLink::find(&vault, &id).await.unwrap().unwrap();
+        let link = PendingLink::find(&*vault, &id).await.unwrap().unwrap();
         assert_eq!(other.begin(&vault, &user(1)).await.unwrap(), id);
         assert!(!vault.claim(&other.place(link.place), LINK).await.unwrap());
     }
