@@ -214,7 +214,6 @@ fn long_the_lists_and_messages_of_a_hostile_server_slow_no_call_of_another_tenan
 }
 
 #[test]
-#[ignore = "a known fault: twelve clients of such a server delay the calls of others by 20 to 30 ms"]
 fn long_the_streams_and_bodies_of_a_hostile_server_slow_no_call_of_another_tenant() -> Result<()> {
     use Class::{Catalog, RemoteBodies, RemoteRefusals, RemoteStreams};
     beside_servers(&[RemoteStreams, RemoteBodies, RemoteRefusals, Catalog])

@@ -29,6 +29,11 @@ impl MessagePermits {
     pub fn note_handled(&mut self) {
         self.handled += 1;
     }
+
+    /// Notes that a message is handled which takes as long as several short ones.
+    pub fn note_answered(&mut self) {
+        self.handled = MESSAGES;
+    }
 }
 
 #[cfg(test)]

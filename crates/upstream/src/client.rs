@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use budget::{Held, Share};
-use fairness::MessagePermits;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{
@@ -502,7 +501,6 @@ impl Client {
     ) -> Result<bool, Failure> {
         let most = self.0.settings.message_bytes_max.saturating_add(EVENT_FIELDS_BYTES);
         let mut reader = EventReader::new(&self.0.tenant, most, Charge::new(events.share));
-        let mut permits = MessagePermits::default();
         loop {
             let frame = match exchange.verb {
                 Verb::Listen(_) => body.frame().await,
@@ -519,8 +517,6 @@ impl Client {
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
             let (decoded, fed) = reader.feed(data).await?;
             for event in decoded {
-                permits.next(&self.0.tenant).await;
-                permits.note_handled();
                 let event = match event.event.as_deref() {
                     Some(ENDPOINT) => self.endpoint(&event)?,
                     _ => reader.read(event).await,

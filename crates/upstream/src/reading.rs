@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use budget::Held;
 use bytes::Bytes;
-use fairness::{Blocks, SHORT_BYTES, TickPermit, compute, compute_for_bytes, is_long};
+use fairness::{
+    Blocks, MessagePermits, SHORT_BYTES, TickPermit, compute, compute_for_bytes, is_long,
+};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use protocol::Message;
@@ -59,6 +61,7 @@ fn part_length(piece: &[u8]) -> usize {
 /// Decodes a stream of events.
 pub(crate) struct EventReader<'a> {
     tenant: &'a Arc<str>,
+    permits: MessagePermits,
     decoder: Decoder,
     /// What an event that is not complete is charged to.
     charge: Charge,
@@ -67,7 +70,8 @@ pub(crate) struct EventReader<'a> {
 impl<'a> EventReader<'a> {
     /// A reader of events with at most `event_bytes_max` bytes.
     pub(crate) fn new(tenant: &'a Arc<str>, event_bytes_max: usize, charge: Charge) -> Self {
-        Self { tenant, decoder: Decoder::new(event_bytes_max), charge }
+        let (permits, decoder) = (MessagePermits::default(), Decoder::new(event_bytes_max));
+        Self { tenant, permits, decoder, charge }
     }
 
     /// The events that a piece of the stream completes. An error comes after the last of them.
@@ -76,7 +80,13 @@ impl<'a> EventReader<'a> {
         piece: Bytes,
     ) -> Result<(Vec<Event>, Result<(), TooLong>), Failure> {
         self.charge.set(self.decoder.held_bytes() + piece.len()).await?;
-        Ok(self.decode(piece).await)
+        let (events, fed) = self.decode(piece).await;
+        if events.is_empty() {
+            // Comments, or a part of an event: it takes about as long as a short message.
+            self.permits.next(self.tenant).await;
+            self.permits.note_handled();
+        }
+        Ok((events, fed))
     }
 
     /// What is charged for an event of the last piece with so many bytes, which is sent on.
@@ -117,15 +127,21 @@ impl<'a> EventReader<'a> {
     }
 
     /// The messages of an event. An event with another name, or whose data is no message, has none.
-    pub(crate) async fn read(&self, event: Event) -> ExchangeEvent {
+    pub(crate) async fn read(&mut self, event: Event) -> ExchangeEvent {
+        self.permits.next(self.tenant).await;
         let is_message = event.event.as_deref().is_none_or(|name| name == "message");
         let data = event.data.filter(|data| is_message && !data.is_empty());
         let messages = match data {
             None => None,
             Some(data) => messages(self.tenant, data.into()).await.ok(),
         };
+        let messages = messages.unwrap_or_default();
+        match messages.iter().any(|message| matches!(message, Message::Request(_))) {
+            true => self.permits.note_answered(),
+            false => self.permits.note_handled(),
+        }
         ExchangeEvent::Event {
-            messages: messages.unwrap_or_default(),
+            messages,
             id: event.id.and_then(|id| HeaderText::parse(id.as_bytes())),
             retry_ms: event.retry,
         }
@@ -134,7 +150,56 @@ impl<'a> EventReader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use tokio::task::{LocalSet, yield_now};
+
     use super::*;
+
+    /// How many pieces of 64 streams are read in 1,000 ticks, if each stream has always one more.
+    async fn pieces_read(piece: &'static str) -> usize {
+        let (read, streams) = (Rc::new(Cell::new(0)), LocalSet::new());
+        for _ in 0..64 {
+            let read = Rc::clone(&read);
+            streams.spawn_local(async move {
+                let tenant = "a".into();
+                let mut reader = EventReader::new(&tenant, 1 << 20, Charge::new(None));
+                loop {
+                    let (events, _) =
+                        reader.feed(Bytes::from_static(piece.as_bytes())).await.unwrap();
+                    for event in events {
+                        reader.read(event).await;
+                    }
+                    read.set(read.get() + 1);
+                    yield_now().await;
+                }
+            });
+        }
+        streams
+            .run_until(async {
+                for _ in 0..1_000 {
+                    yield_now().await;
+                }
+            })
+            .await;
+        read.get()
+    }
+
+    #[tokio::test]
+    async fn what_a_server_sends_needs_permits_as_it_takes_time() {
+        let bounds = |per_permit: usize| 500 * per_permit..=(64 + 2 * 1_000) * per_permit;
+        for (piece, per_permit) in [
+            // A message of its own; one that the node answers with a request; none.
+            ("data: {\"jsonrpc\":\"2.0\",\"method\":\"a\"}\n\n", 8),
+            ("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\"}\n\n", 1),
+            (":\n", 8),
+            ("d", 8),
+        ] {
+            let read = pieces_read(piece).await;
+            assert!(bounds(per_permit).contains(&read), "{read} times {piece:?}");
+        }
+    }
 
     #[test]
     fn a_part_has_few_bytes_and_few_lines() {

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use budget::{Held, in_granules};
-use fairness::{compute, is_long};
+use fairness::{TickPermit, compute, is_long};
 use protocol::UpstreamTokens;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -260,6 +260,10 @@ impl Drive {
                 // The token of the time when it is sent.
                 sleep(std::mem::take(&mut exchange.after)).await;
                 exchange.tokens = first(latest).await;
+            }
+            if is_note {
+                // Such as the answer to a request of the server, which may send them without an end.
+                TickPermit::of(client.tenant()).await;
             }
             client.perform(id, exchange, sent, &events, share.as_ref()).await;
         });

@@ -46,11 +46,16 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
     /// Waits for the next line. Cancel safe.
     pub(super) async fn next(&mut self) -> Read {
+        let mut has_read = false;
         loop {
             self.permits.next(&self.tenant).await;
             if let Some(line) = self.splitter.next_line() {
                 self.permits.note_handled();
                 return Read::Line(line);
+            }
+            if std::mem::replace(&mut has_read, true) {
+                // A part of a line takes about as long as a short one.
+                self.permits.note_handled();
             }
             if !self.charge().await {
                 return Read::NoRoom;
@@ -94,4 +99,63 @@ pub(super) async fn parse(tenant: &Arc<str>, line: Bytes) -> Option<Result<Body,
         (!is_blank).then(|| protocol::parse(line, &Limits::default()))
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io;
+    use std::pin::Pin;
+    use std::rc::Rc;
+    use std::task::{Context, Poll};
+
+    use budget::Budget;
+    use tokio::io::ReadBuf;
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::*;
+
+    /// A pipe of a process that writes its bytes one by one, in each tick another one.
+    struct OneByOne {
+        read: Rc<Cell<usize>>,
+        has_byte: bool,
+    }
+
+    impl AsyncRead for OneByOne {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.has_byte = !self.has_byte;
+            if !self.has_byte {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            buffer.put_slice(b"x");
+            self.read.set(self.read.get() + 1);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_complete_no_line_need_permits_too() {
+        let (read, pipes) = (Rc::new(Cell::new(0)), LocalSet::new());
+        for _ in 0..64 {
+            let pipe = OneByOne { read: Rc::clone(&read), has_byte: false };
+            pipes.spawn_local(async move {
+                let share = Budget::unlimited().unnamed_share("a");
+                Lines::new(pipe, 1 << 20, &"a".into(), &share).next().await
+            });
+        }
+        pipes
+            .run_until(async {
+                for _ in 0..1_000 {
+                    yield_now().await;
+                }
+            })
+            .await;
+        let read = read.get();
+        assert!((4_000..=64 * 8 + 2 * 8 * 1_000).contains(&read), "{read} bytes");
+    }
 }
