@@ -20,6 +20,8 @@ pub(crate) enum Rank<S> {
     Idle(S),
     /// A part of a head has arrived, and the rest has been due for long enough.
     HalfHead(S),
+    /// A part of a body has arrived, and waits for memory of its tenant for long enough.
+    Body(S),
     /// The connection waits for a request or for a part of one, but only for a short time.
     New(S),
 }
@@ -28,7 +30,7 @@ pub(crate) enum Rank<S> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open<H, S> {
     pub(crate) holder: H,
-    /// `None` while the connection serves a request.
+    /// `None` while the connection serves a request, or waits for memory for a short time.
     pub(crate) rank: Option<Rank<S>>,
 }
 
@@ -113,6 +115,14 @@ mod tests {
         let half = ('a', Some(Rank::HalfHead(1)));
         check(&[half, idle('a', 2), idle('b', 0)], &[1, 2, 0]);
         check(&[half, half, idle('b', 0)], &[0, 2, 1]);
+    }
+
+    #[test]
+    fn a_holder_gives_up_what_never_was_a_request_before_a_body_and_a_body_before_what_is_new() {
+        let (half, body) = (('a', Some(Rank::HalfHead(3))), ('a', Some(Rank::Body(1))));
+        let new = ('a', Some(Rank::New(0)));
+        check(&[new, body, half, idle('a', 4)], &[3, 2, 1, 0]);
+        check(&[body, body, ('a', None), idle('b', 0)], &[0, 1, 3]);
     }
 
     #[test]

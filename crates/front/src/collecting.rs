@@ -14,6 +14,7 @@ use futures_util::Stream;
 use tokio::time::{Instant, timeout_at};
 
 use crate::Settings;
+use crate::head_timeout::HeadProgress;
 use crate::metrics::{Cut, count_cut};
 use crate::unfinished::{Counted, UnfinishedBodies};
 
@@ -34,7 +35,8 @@ pub(crate) enum Uncollected {
     },
     /// The memory was needed for another body of the tenant, and this one was the slowest.
     Cut,
-    /// Unfinished bodies use all the memory that the tenant may have for them.
+    /// Unfinished bodies use all the memory that the tenant may have for them, and this one has waited for it, as
+    /// long as it may or until its connection was needed for another client.
     TooMany,
     /// The client disconnected, or the framing of the body is broken.
     Broken,
@@ -147,10 +149,11 @@ impl Collecting {
     }
 
     /// Collects a body of a tenant's client. A body that arrives in one piece is not copied. If
-    /// collecting fails, the rest stays in the payload.
+    /// collecting fails, the rest stays in the payload. `connection`: the one that it arrives on.
     pub(crate) async fn collect(
         &self,
         payload: &mut Payload,
+        connection: Option<&HeadProgress>,
         announced: Option<u64>,
         tenant: &Arc<str>,
         bound: Bound,
@@ -159,6 +162,7 @@ impl Collecting {
         bound.check(announced)?;
         let mut arriving = Arriving {
             payload,
+            connection,
             pace: self.pace,
             began: Instant::now(),
             received: 0,
@@ -210,6 +214,7 @@ impl Collecting {
 /// One body that is being collected.
 struct Arriving<'a> {
     payload: &'a mut Payload,
+    connection: Option<&'a HeadProgress>,
     pace: Pace,
     began: Instant,
     received: u64,
@@ -252,7 +257,7 @@ impl Arriving<'_> {
             none => none.insert(unfinished.begin(tenant)),
         };
         let before = self.wait_left;
-        let grown = counted.grow(bytes, &mut self.wait_left).await;
+        let grown = counted.grow(bytes, &mut self.wait_left, self.connection).await;
         self.waited += before - self.wait_left;
         grown
     }

@@ -389,8 +389,10 @@ impl Service {
         if let Some(connection) = request.connection {
             connection.pass_on().await;
         }
-        let body =
-            collecting.collect(&mut request.payload, announced, tenant, bound, in_session).await?;
+        let (payload, connection) = (&mut request.payload, request.connection);
+        let collected =
+            collecting.collect(payload, connection, announced, tenant, bound, in_session);
+        let body = collected.await?;
         request.payload = Payload::None;
         request.exchange.received(body.len());
         Ok(body)

@@ -67,18 +67,35 @@ pub(crate) struct HeadProgress {
     is_unwanted: Cell<bool>,
     /// A part of a TLS handshake has arrived, and the rest is due.
     is_in_handshake: Cell<bool>,
+    /// The body of the request that is served waits for memory of its tenant.
+    waits_for_room: Cell<bool>,
+    /// Nothing more is read: the connection was closed while a body waited.
+    is_cut: Cell<bool>,
+    /// How often something was read or written, or a request began or ended. It wraps around.
+    steps: Cell<u32>,
     /// The name of the tenant that accepted the last request that was not refused.
     holder: RefCell<Option<Arc<str>>>,
     second_poll: SecondPoll,
 }
 
-/// What a connection does that serves no request.
+/// What a connection waits for that does not serve a request, or cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// No byte of a request has arrived.
     Idle,
     /// A part of a head has arrived, or of a TLS handshake.
     HalfHead,
+    /// A part of a body has arrived, and its tenant has no memory for the rest.
+    Body,
+}
+
+/// The body of a request waits for memory until this is dropped.
+pub(crate) struct WaitsForRoom<'a>(&'a HeadProgress);
+
+impl Drop for WaitsForRoom<'_> {
+    fn drop(&mut self) {
+        self.0.waits_for_room.set(false);
+    }
 }
 
 impl HeadProgress {
@@ -94,9 +111,20 @@ impl HeadProgress {
             since: Cell::new(Instant::now()),
             is_unwanted: Cell::new(false),
             is_in_handshake: Cell::new(false),
+            waits_for_room: Cell::new(false),
+            is_cut: Cell::new(false),
+            steps: Cell::new(0),
             holder: RefCell::default(),
             second_poll: SecondPoll::default(),
         })
+    }
+
+    /// The progress of a connection that serves a request.
+    #[cfg(test)]
+    pub(crate) fn new_serving() -> Rc<Self> {
+        let heads = Self::new();
+        heads.phase.set(Phase::Serving);
+        heads
     }
 
     /// The progress of this request's connection.
@@ -142,6 +170,14 @@ impl HeadProgress {
         self.is_unwanted.get()
     }
 
+    /// Notes that the body of the request waits for memory: meanwhile nothing is read, and it is not noticed
+    /// if the client goes away.
+    pub(crate) fn wait_for_room(&self) -> WaitsForRoom<'_> {
+        self.waits_for_room.set(true);
+        self.since.set(Instant::now());
+        WaitsForRoom(self)
+    }
+
     /// What the connection waits for, and since when; `None` while it serves a request, or if it is
     /// being closed.
     pub(crate) fn rest(&self) -> Option<(Rest, Instant)> {
@@ -154,12 +190,15 @@ impl HeadProgress {
             Phase::First if !self.end.get().has_begun() => Rest::Idle,
             Phase::Idle => Rest::Idle,
             Phase::First | Phase::Begun => Rest::HalfHead,
+            Phase::Complete | Phase::Serving if self.waits_for_room.get() => Rest::Body,
             Phase::Complete | Phase::Serving => return None,
         })
     }
 
-    /// Closes the connection, unless a request or more of a head arrives first.
+    /// Closes the connection, unless a request or more of a head arrives first. A body that waits for memory is
+    /// refused before, and its rest is not read.
     pub(crate) fn close(&self) {
+        self.is_cut.set(self.awaited() == Some(Rest::Body));
         self.is_unwanted.set(true);
         self.wake();
     }
@@ -181,6 +220,16 @@ impl HeadProgress {
         if let Some(task) = &*self.task.borrow() {
             task.wake_by_ref();
         }
+    }
+
+    /// Notes that something was read or written, or that a request began or ended.
+    pub(crate) fn note_step(&self) {
+        self.steps.set(self.steps.get().wrapping_add(1));
+    }
+
+    /// How often that was noted.
+    pub(crate) fn steps(&self) -> u32 {
+        self.steps.get()
     }
 
     fn received(&self, bytes: &[u8]) {
@@ -209,6 +258,7 @@ impl HeadProgress {
     }
 
     fn begin_request(&self, request: &Request) {
+        self.note_step();
         if self.phase.replace(Phase::Serving) != Phase::Complete {
             self.pipelined.set(true);
         }
@@ -220,6 +270,7 @@ impl HeadProgress {
     }
 
     fn finish(&self) {
+        self.note_step();
         self.since.set(Instant::now());
         if self.body.get().is_some_and(|bytes| self.behind.get() > bytes) {
             self.pipelined.set(true);
@@ -340,6 +391,9 @@ impl<S: Transport> AsyncRead for Timed<S> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.note_task(context);
+        if this.heads.is_cut.get() {
+            return Poll::Ready(Ok(()));
+        }
         if this.is_late(context) {
             if !this.is_blocked {
                 this.stream.write_last(REQUEST_TIMEOUT);
@@ -352,6 +406,9 @@ impl<S: Transport> AsyncRead for Timed<S> {
             this.heads.set_in_handshake(this.stream.is_in_handshake());
         }
         let received = &into.filled()[before..];
+        if !received.is_empty() {
+            this.heads.note_step();
+        }
         if !S::HAS_HANDSHAKE && received.first() == Some(&HANDSHAKE) && this.heads.is_unused() {
             count_handshake(Handshake::ListenerWithoutTls);
         }
@@ -375,6 +432,9 @@ impl<S: Transport> AsyncWrite for Timed<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        if written.is_ready() {
+            this.heads.note_step();
+        }
         this.is_blocked = written.is_pending();
         written
     }

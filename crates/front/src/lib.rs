@@ -46,6 +46,7 @@ mod open_calls;
 mod operations;
 mod origin;
 mod over_limit;
+mod paced;
 mod permissions;
 mod pieces;
 mod places;

@@ -3,7 +3,7 @@
 //! When all places are taken, a connection is closed for each new one: of the holder with most
 //! connections, the one that is idle for longest. Clients that keep connections without using them
 //! then keep no client out, and cost no other tenant its connections. A connection that serves a
-//! request is never closed.
+//! request is not closed, unless its body has waited for memory of its tenant for a while.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -32,6 +32,11 @@ const IDLE_MIN: Duration = Duration::from_millis(100);
 
 /// A connection of which a part of a head has arrived is closed only at this age.
 const HALF_HEAD_MIN: Duration = Duration::from_secs(1);
+
+/// A body must have waited for memory for so long until it is refused and its connection closed: usually a
+/// moment is enough. Meanwhile the node does not notice if the client goes away, so clients that open new
+/// connections all the time would have all places otherwise.
+const BODY_MIN: Duration = Duration::from_secs(1);
 
 /// The part of the open connections that one search finds to close. A search looks at every
 /// connection, which costs little for each that it finds. A larger part would be less fair: new
@@ -180,6 +185,8 @@ fn rank(connection: &HeadProgress, now: Instant) -> Option<Rank<Instant>> {
     Some(match rest {
         Rest::Idle if age >= IDLE_MIN => Rank::Idle(since),
         Rest::HalfHead if age >= HALF_HEAD_MIN => Rank::HalfHead(since),
+        Rest::Body if age >= BODY_MIN => Rank::Body(since),
+        Rest::Body => return None,
         Rest::Idle | Rest::HalfHead => Rank::New(since),
     })
 }
@@ -222,6 +229,27 @@ mod tests {
         taken.extend(flood.iter().map(|connection| places.take(connection)));
         assert!(!few.iter().any(|connection| connection.is_closing()));
         assert!(flood[..32].iter().all(|connection| connection.is_closing()));
+    }
+
+    #[actix_rt::test]
+    async fn a_body_that_waits_for_memory_for_long_makes_room_and_an_idle_connection_stays() {
+        let places = Places::new(16);
+        let few = HeadProgress::new();
+        few.set_holder(&Arc::from("few"));
+        let bodies: Vec<_> = (0..15).map(|_| HeadProgress::new_serving()).collect();
+        let of_bodies = bodies.iter().chain([&few]).map(|connection| places.take(connection));
+        let mut taken: Vec<_> = of_bodies.collect();
+        let mut waits: Vec<_> =
+            bodies.iter().map(|connection| connection.wait_for_room()).collect();
+        taken.push(places.take(&HeadProgress::new()));
+        assert!(!bodies.iter().any(|connection| connection.is_closing()), "they wait for a moment");
+        tokio::time::sleep(BODY_MIN).await;
+        // This one has got its memory.
+        drop(waits.pop());
+        taken.extend((0..8).map(|_| places.take(&HeadProgress::new())));
+        let closing = bodies.iter().filter(|connection| connection.is_closing()).count();
+        assert!(closing >= 8, "{closing}");
+        assert!(!few.is_closing() && !bodies[14].is_closing());
     }
 
     #[actix_rt::test]

@@ -14,6 +14,7 @@ use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
 use crate::collecting::Uncollected;
+use crate::head_timeout::HeadProgress;
 use crate::recent_rate::RecentRate;
 
 /// The interval between two attempts to get memory. At most one body of a tenant is cut in it.
@@ -127,15 +128,20 @@ pub(crate) struct Counted {
 
 impl Counted {
     /// Counts bytes that have arrived. If the tenant has no memory for them, its slowest body is
-    /// cut and this one waits, for at most `wait_left`.
+    /// cut and this one waits, for at most `wait_left`, and until its connection is needed for another one.
     pub(crate) async fn grow(
         &mut self,
         bytes: usize,
         wait_left: &mut Duration,
+        connection: Option<&HeadProgress>,
     ) -> Result<(), Uncollected> {
         if self.held.try_grow(bytes).is_err() {
             self.progress.is_waiting.store(true, Ordering::Release);
+            let _waits = connection.map(HeadProgress::wait_for_room);
             while self.held.try_grow(bytes).is_err() {
+                if connection.is_some_and(HeadProgress::is_closing) {
+                    return Err(Uncollected::TooMany);
+                }
                 lock(&self.others).cut_slowest(Instant::now());
                 *wait_left = wait_left.checked_sub(RETRY).ok_or(Uncollected::TooMany)?;
                 tokio::time::sleep(RETRY).await;
@@ -168,6 +174,23 @@ mod tests {
     use budget::ShareLimits;
 
     use super::*;
+    use crate::head_timeout::Rest;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_waits_is_refused_when_its_connection_is_needed() {
+        let (bodies, connection) = (bodies(), HeadProgress::new_serving());
+        let _first = begun(&bodies, "a", 80).await;
+        let (mut waits, mut wait_left) = (bodies.begin(&"a".into()), Duration::from_secs(5));
+        let begun = Instant::now();
+        let grown = waits.grow(20, &mut wait_left, Some(&connection));
+        let (grown, ()) = tokio::join!(grown, async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(connection.rest().is_some_and(|(rest, _)| rest == Rest::Body));
+            connection.close();
+        });
+        assert_eq!(grown, Err(Uncollected::TooMany));
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
 
     fn bodies() -> UnfinishedBodies {
         let limits = [("a", 100), ("b", 50)];
@@ -177,7 +200,7 @@ mod tests {
 
     async fn begun(bodies: &UnfinishedBodies, tenant: &str, bytes: usize) -> Counted {
         let mut counted = bodies.begin(&tenant.into());
-        counted.grow(bytes, &mut Duration::default()).await.unwrap();
+        counted.grow(bytes, &mut Duration::default(), None).await.unwrap();
         counted
     }
 
@@ -194,7 +217,7 @@ mod tests {
         let silent = begun(&bodies, "a", 20).await;
         let mut fast = begun(&bodies, "a", 20).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        fast.grow(20, &mut Duration::default()).await.unwrap();
+        fast.grow(20, &mut Duration::default(), None).await.unwrap();
         // 80 are not reserved for `b`.
         let mut newcomer = bodies.begin(&"a".into());
         let mut wait_left = Duration::from_secs(2);
@@ -203,7 +226,7 @@ mod tests {
             assert!(is_cut(&oldest), "of two silent bodies the older one");
             drop(oldest);
         };
-        let (grown, ()) = tokio::join!(newcomer.grow(20, &mut wait_left), release);
+        let (grown, ()) = tokio::join!(newcomer.grow(20, &mut wait_left, None), release);
         assert_eq!((grown, wait_left), (Ok(()), Duration::from_secs(2) - RETRY));
         assert!(!is_cut(&silent) && !is_cut(&fast) && !is_cut(&other));
     }
@@ -214,10 +237,10 @@ mod tests {
         let mut first = begun(&bodies, "a", 80).await;
         let mut wait_left = Duration::from_millis(500);
         let mut second = bodies.begin(&"a".into());
-        assert_eq!(second.grow(1, &mut wait_left).await, Err(Uncollected::TooMany));
+        assert_eq!(second.grow(1, &mut wait_left, None).await, Err(Uncollected::TooMany));
         assert!(!is_cut(&first), "it is younger than a second");
         let (mut one, mut other) = (Duration::from_secs(4), Duration::from_secs(5));
-        let grown = tokio::join!(first.grow(1, &mut one), second.grow(1, &mut other));
+        let grown = tokio::join!(first.grow(1, &mut one, None), second.grow(1, &mut other, None));
         assert_eq!(grown, (Err(Uncollected::TooMany), Err(Uncollected::TooMany)));
         assert!(!is_cut(&first));
     }

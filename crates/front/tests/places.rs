@@ -53,6 +53,29 @@ async fn silent_connections_do_not_close_the_idle_one_of_a_tenant() {
 }
 
 #[actix_rt::test]
+async fn bodies_that_wait_for_memory_keep_no_client_out() {
+    let front = node(parrot::backends(), |settings| {
+        settings.connections_max = 24;
+        settings.body_bytes_max = 200_000;
+        settings.bodies_bytes_max = 400_000;
+    });
+    let session = Session::begin(&front.running, "2025-06-18").await;
+    let headers = format!("{POLITE}Mcp-Session-Id: {}\r\n", session.id);
+    let whole = request("POST /demo/mcp", &headers, &" ".repeat(190_000));
+    let mut flood = Vec::new();
+    for _ in 0..100 {
+        let mut wire = Wire::open(&front.running).await;
+        // The memory is enough for a few of them. All others wait, for up to 5 s.
+        wire.send(&whole.as_bytes()[..100_000]).await;
+        flood.push(wire);
+    }
+    // The kernel keeps connections in order: an answer says that all the others were accepted.
+    let newcomer = send_request(&front.running, "POST /demo/mcp", POLITE, PING);
+    let newcomer = tokio::time::timeout(Duration::from_secs(4), newcomer).await.expect("no place");
+    assert_eq!(newcomer.status, 400);
+}
+
+#[actix_rt::test]
 async fn half_heads_do_not_close_the_idle_connection_of_a_tenant() {
     check(Answers::None, async |_| "POST /demo/mcp HTTP/1.1\r\nHos".to_owned()).await;
 }
