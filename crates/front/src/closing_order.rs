@@ -149,6 +149,7 @@ mod tests {
             Just(None),
             (0..50u32).prop_map(|since| Some(Rank::Idle(since))),
             (0..50u32).prop_map(|since| Some(Rank::HalfHead(since))),
+            (0..50u32).prop_map(|since| Some(Rank::Body(since))),
             (0..50u32).prop_map(|since| Some(Rank::New(since))),
         ]
     }

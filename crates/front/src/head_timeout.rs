@@ -69,6 +69,8 @@ pub(crate) struct HeadProgress {
     is_in_handshake: Cell<bool>,
     /// The body of the request that is served waits for memory of its tenant.
     waits_for_room: Cell<bool>,
+    /// When it waited first.
+    waited: Cell<Option<Instant>>,
     /// Nothing more is read: the connection was closed while a body waited.
     is_cut: Cell<bool>,
     /// How often something was read or written, or a request began or ended. It wraps around.
@@ -112,6 +114,7 @@ impl HeadProgress {
             is_unwanted: Cell::new(false),
             is_in_handshake: Cell::new(false),
             waits_for_room: Cell::new(false),
+            waited: Cell::new(None),
             is_cut: Cell::new(false),
             steps: Cell::new(0),
             holder: RefCell::default(),
@@ -170,18 +173,20 @@ impl HeadProgress {
         self.is_unwanted.get()
     }
 
-    /// Notes that the body of the request waits for memory: meanwhile nothing is read, and it is not noticed
-    /// if the client goes away.
+    /// Notes that the body of the request waits for memory: when the buffer of the HTTP layer is full, nothing is
+    /// read, and it is not noticed if the client goes away.
     pub(crate) fn wait_for_room(&self) -> WaitsForRoom<'_> {
         self.waits_for_room.set(true);
-        self.since.set(Instant::now());
+        self.waited.set(self.waited.get().or_else(|| Some(Instant::now())));
         WaitsForRoom(self)
     }
 
     /// What the connection waits for, and since when; `None` while it serves a request, or if it is
-    /// being closed.
+    /// being closed. A body waits since the first of its pieces did.
     pub(crate) fn rest(&self) -> Option<(Rest, Instant)> {
-        if self.is_unwanted.get() { None } else { Some((self.awaited()?, self.since.get())) }
+        let rest = self.awaited().filter(|_| !self.is_unwanted.get())?;
+        let waited = self.waited.get().filter(|_| rest == Rest::Body);
+        Some((rest, waited.unwrap_or_else(|| self.since.get())))
     }
 
     fn awaited(&self) -> Option<Rest> {
@@ -259,6 +264,7 @@ impl HeadProgress {
 
     fn begin_request(&self, request: &Request) {
         self.note_step();
+        self.waited.set(None);
         if self.phase.replace(Phase::Serving) != Phase::Complete {
             self.pipelined.set(true);
         }
@@ -392,7 +398,11 @@ impl<S: Transport> AsyncRead for Timed<S> {
         let this = self.get_mut();
         this.note_task(context);
         if this.heads.is_cut.get() {
-            return Poll::Ready(Ok(()));
+            // The body is refused first: at the end of what can be read, the HTTP layer would drop its request.
+            return match this.heads.waits_for_room.get() {
+                true => Poll::Pending,
+                false => Poll::Ready(Ok(())),
+            };
         }
         if this.is_late(context) {
             if !this.is_blocked {

@@ -13,11 +13,12 @@ use tokio::time::{Sleep, sleep};
 
 use crate::head_timeout::HeadProgress;
 
-/// The runs without a byte read or written, and without a request that begins or ends, before a pause. A connection
-/// that is served has one or two between bytes.
-const RUNS: u32 = 16;
+/// After so many runs without a byte read or written, and without a request that begins or ends, a pause follows
+/// each further one. A request that is served has about ten: one for each thing that it waits for.
+const RUNS: u32 = 64;
 
-/// How long a pause is. What such a connection waits for is noticed so much later.
+/// How long a pause is at least; the timer may add as much again. What such a connection waits for is noticed so
+/// much later.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A connection that pauses.
@@ -49,10 +50,9 @@ impl<F: Future + Unpin> Future for Paced<F> {
         }
         let served = Pin::new(&mut this.served).poll(context);
         let steps = this.heads.steps();
-        this.runs = if steps == this.steps { this.runs + 1 } else { 0 };
+        this.runs = if steps == this.steps { this.runs.saturating_add(1) } else { 0 };
         this.steps = steps;
-        if this.runs == RUNS && served.is_pending() {
-            this.runs = 0;
+        if this.runs >= RUNS && served.is_pending() {
             let pause = this.pause.insert(Box::pin(sleep(PAUSE)));
             // A first poll starts the timer. Should the time be over already, the task was not woken for it.
             if pause.as_mut().poll(context).is_ready() {
@@ -68,32 +68,35 @@ mod tests {
     use std::cell::Cell;
     use std::future::poll_fn;
 
-    use tokio::time::timeout;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
 
-    /// The runs of a connection in 100 ms that wakes its task in each of them.
-    async fn runs(reads: bool) -> u32 {
-        let (heads, runs) = (HeadProgress::new(), Rc::new(Cell::new(0)));
-        let (of_connection, counted) = (Rc::clone(&heads), Rc::clone(&runs));
+    /// The time that so many runs of a connection take that wakes its task in each of them.
+    async fn time_of(runs: u32, reads: bool) -> Duration {
+        let (heads, began) = (HeadProgress::new(), Instant::now());
+        let (of_connection, mut left) = (Rc::clone(&heads), runs);
         let connection = poll_fn(move |context| {
-            counted.set(counted.get() + 1);
             if reads {
                 of_connection.note_step();
             }
+            left -= 1;
+            if left == 0 {
+                return Poll::Ready(());
+            }
             context.waker().wake_by_ref();
-            Poll::<()>::Pending
+            Poll::Pending
         });
-        assert!(timeout(PAUSE * 100, Paced::new(connection, heads)).await.is_err());
-        runs.get()
+        Paced::new(connection, heads).await;
+        began.elapsed()
     }
 
-    #[tokio::test]
-    async fn a_connection_that_only_wakes_itself_runs_a_few_times_each_millisecond() {
-        let few = runs(false).await;
-        assert!((RUNS..=RUNS * 110).contains(&few), "{few} runs");
-        let many = runs(true).await;
-        assert!(many > RUNS * 110, "{many} runs");
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_only_wakes_itself_pauses_after_each_run_and_one_that_reads_does_not()
+    {
+        assert_eq!(time_of(RUNS - 1, false).await, Duration::ZERO);
+        assert!(time_of(RUNS + 100, false).await >= PAUSE * 100);
+        assert_eq!(time_of(RUNS * 100, true).await, Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
@@ -107,10 +110,12 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::Pending
         });
-        let served = Paced::new(connection, heads);
-        let ((), ()) = tokio::join!(served, async {
-            sleep(Duration::from_secs(1)).await;
+        let (began, second) = (Instant::now(), Duration::from_secs(1));
+        let served = timeout(2 * second, Paced::new(connection, heads));
+        let (served, ()) = tokio::join!(served, async {
+            sleep(second).await;
             answer.set(true);
         });
+        assert!(served.is_ok() && began.elapsed() <= second + 2 * PAUSE, "{:?}", began.elapsed());
     }
 }

@@ -33,9 +33,9 @@ const IDLE_MIN: Duration = Duration::from_millis(100);
 /// A connection of which a part of a head has arrived is closed only at this age.
 const HALF_HEAD_MIN: Duration = Duration::from_secs(1);
 
-/// A body must have waited for memory for so long until it is refused and its connection closed: usually a
-/// moment is enough. Meanwhile the node does not notice if the client goes away, so clients that open new
-/// connections all the time would have all places otherwise.
+/// So long after a body has waited for memory first, it is refused and its connection closed if it still waits:
+/// usually a moment is enough. Of a long one the node does not notice if the client goes away, so clients that
+/// open new connections all the time would have all places otherwise.
 const BODY_MIN: Duration = Duration::from_secs(1);
 
 /// The part of the open connections that one search finds to close. A search looks at every

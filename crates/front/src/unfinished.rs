@@ -139,12 +139,13 @@ impl Counted {
             self.progress.is_waiting.store(true, Ordering::Release);
             let _waits = connection.map(HeadProgress::wait_for_room);
             while self.held.try_grow(bytes).is_err() {
-                if connection.is_some_and(HeadProgress::is_closing) {
-                    return Err(Uncollected::TooMany);
-                }
                 lock(&self.others).cut_slowest(Instant::now());
                 *wait_left = wait_left.checked_sub(RETRY).ok_or(Uncollected::TooMany)?;
                 tokio::time::sleep(RETRY).await;
+                // Before it gets the memory: its connection would end in the middle of the request.
+                if connection.is_some_and(HeadProgress::is_closing) {
+                    return Err(Uncollected::TooMany);
+                }
             }
         }
         self.progress.rate().add(Instant::now(), bytes as u64);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use front::Running;
+use tokio::io::AsyncReadExt as _;
 
 use crate::kit::session::{Session, initialize};
 use crate::kit::{POLITE, Wire, node, parrot, request, send_request};
@@ -69,9 +70,16 @@ async fn bodies_that_wait_for_memory_keep_no_client_out() {
         wire.send(&whole.as_bytes()[..100_000]).await;
         flood.push(wire);
     }
-    // The kernel keeps connections in order: an answer says that all the others were accepted.
+    let until = tokio::time::Instant::now() + Duration::from_secs(4);
+    let mut refused = 0;
+    for wire in &mut flood {
+        let mut answer = [0; 12];
+        let read = tokio::time::timeout_at(until, wire.0.read_exact(&mut answer)).await;
+        refused += usize::from(matches!(read, Ok(Ok(_))) && answer == *b"HTTP/1.1 503");
+    }
+    assert!(refused >= 20, "{refused} bodies were refused before their time was over");
     let newcomer = send_request(&front.running, "POST /demo/mcp", POLITE, PING);
-    let newcomer = tokio::time::timeout(Duration::from_secs(4), newcomer).await.expect("no place");
+    let newcomer = tokio::time::timeout(Duration::from_secs(15), newcomer).await.expect("no place");
     assert_eq!(newcomer.status, 400);
 }
 

@@ -517,6 +517,7 @@ impl Client {
             let Ok(data) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
             let (decoded, fed) = reader.feed(data).await?;
             for event in decoded {
+                reader.begin_event().await;
                 let event = match event.event.as_deref() {
                     Some(ENDPOINT) => self.endpoint(&event)?,
                     _ => reader.read(event).await,

@@ -126,9 +126,14 @@ impl<'a> EventReader<'a> {
         (events, fed)
     }
 
-    /// The messages of an event. An event with another name, or whose data is no message, has none.
-    pub(crate) async fn read(&mut self, event: Event) -> ExchangeEvent {
+    /// Waits for a permit if the next event needs one.
+    pub(crate) async fn begin_event(&mut self) {
         self.permits.next(self.tenant).await;
+        self.permits.note_handled();
+    }
+
+    /// The messages of an event that has begun. An event with another name, or whose data is no message, has none.
+    pub(crate) async fn read(&mut self, event: Event) -> ExchangeEvent {
         let is_message = event.event.as_deref().is_none_or(|name| name == "message");
         let data = event.data.filter(|data| is_message && !data.is_empty());
         let messages = match data {
@@ -136,9 +141,8 @@ impl<'a> EventReader<'a> {
             Some(data) => messages(self.tenant, data.into()).await.ok(),
         };
         let messages = messages.unwrap_or_default();
-        match messages.iter().any(|message| matches!(message, Message::Request(_))) {
-            true => self.permits.note_answered(),
-            false => self.permits.note_handled(),
+        if messages.iter().any(|message| matches!(message, Message::Request(_))) {
+            self.permits.note_answered();
         }
         ExchangeEvent::Event {
             messages,
@@ -169,6 +173,7 @@ mod tests {
                     let (events, _) =
                         reader.feed(Bytes::from_static(piece.as_bytes())).await.unwrap();
                     for event in events {
+                        reader.begin_event().await;
                         reader.read(event).await;
                     }
                     read.set(read.get() + 1);

@@ -106,9 +106,9 @@ impl LinkedTokens {
         for _ in 0..FORGETS_MAX {
             let tokens = self.clone();
             let forgetting = async move {
-                let was_there = tokens.read().await?.is_some();
+                let was_there = tokens.read().await;
                 tokens.vault.take(&tokens.name).await?;
-                Ok(was_there)
+                Ok(was_there?.is_some())
             };
             if let Some(forgotten) = self.in_turn(forgetting).await? {
                 return forgotten;

@@ -151,8 +151,8 @@ impl Linking {
             }
             sleep(LOOK).await;
         }
-        // Requests of the user have one turn after another, and none of them finds a place.
-        Err(CredentialProblem::TooManyLinks)
+        // Others have had the turn all the time: the store is slow.
+        Err(CredentialProblem::StoreUnavailable)
     }
 
     /// Makes a link, unless the request that had the turn before has made one.

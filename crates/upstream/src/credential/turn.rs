@@ -35,7 +35,7 @@ where
         }
         Ok(Some(done))
     });
-    // Only a runtime that ends gives up the task.
+    // Only the end of the runtime, or a panic of the work, gives up the task.
     performed.await.unwrap_or(Err(VaultUnavailable))
 }
 
