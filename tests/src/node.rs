@@ -8,13 +8,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal};
 
 use crate::tools;
 
 /// The maximum time until a node prints its endpoint.
 const START: Duration = Duration::from_secs(60);
+
+/// The maximum time until a line that a node logs is in its output.
+const LOGGED: Duration = Duration::from_secs(15);
 
 /// The maximum number of lines of a node's output that are kept; the oldest lines are dropped.
 const LINES_MAX: usize = 5_000;
@@ -193,6 +196,20 @@ impl Node {
     pub fn output(&self) -> String {
         let lines = self.lines.lock().expect("a reader panicked");
         lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Waits until the output contains this text. A node logs an event after it counts it, and a
+    /// thread of this process reads the line later still.
+    pub async fn logs(&self, text: &str) -> Result<()> {
+        let until = Instant::now() + LOGGED;
+        loop {
+            let output = self.output();
+            if output.contains(text) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "{text:?} is not in the log:\n{output}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Asks the node to stop (SIGTERM) and waits until it has stopped.

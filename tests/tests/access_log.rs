@@ -72,7 +72,7 @@ async fn a_forwarded_call_is_logged_at_the_clients_node_with_its_owner_and_its_c
         ensure!(!output.contains(secret) && !output.contains(&session), "{output}");
         ensure!(output.contains("\"message\":\"node started\""), "{output}");
     }
-    ensure!(owner.output().contains("\"message\":\"session opened\""), "{}", owner.output());
+    owner.logs("\"message\":\"session opened\"").await?;
     ensure!(other.metric("roundhouse_tenant_requests_total").await? > Some(0.0));
     Ok(())
 }

@@ -54,7 +54,7 @@ async fn with_block_calls_are_refused_while_the_disk_is_full_and_everything_else
     ensure!(ready.text().await?.contains("audit records cannot be written"));
     ensure!(node.metric("roundhouse_audit_failing").await? == Some(1.0));
     ensure!(node.metric("roundhouse_audit_refused_total").await? >= Some(2.0));
-    ensure!(node.output().contains("audit records cannot be written"), "{}", node.output());
+    node.logs("audit records cannot be written").await?;
     // There is room again.
     std::fs::remove_file(log.path())?;
     let until = Instant::now() + Duration::from_secs(20);

@@ -130,7 +130,7 @@ async fn with_block_calls_are_refused_while_the_collector_is_down_and_none_lacks
     let ready = reqwest::get(format!("{}/readyz", node.admin)).await?;
     check::status(&ready, 503)?;
     ensure!(ready.text().await?.contains("audit records cannot be written"));
-    ensure!(node.output().contains("audit records cannot be written"), "{}", node.output());
+    node.logs("audit records cannot be written").await?;
     ensure!(client.request("ping", json!({})).await?["result"] == json!({}));
     let collector = Collector::start_at(port).await?;
     let until = Instant::now() + PATIENCE;
@@ -223,7 +223,7 @@ async fn what_the_collector_answers_is_obeyed() -> Result<()> {
         ensure!(Instant::now() < until, "nothing is counted: {}", node.output());
         echo_at_once(&client, 20).await?;
     }
-    ensure!(node.output().contains("audit records are lost"), "{}", node.output());
+    node.logs("audit records are lost").await?;
     // A request of which it rejects each record is sent again: nothing has arrived.
     collector.control(json!({ "rejected": 1_000, "rejected_of": 0 })).await?;
     let failed = node.metric("roundhouse_audit_writes_failed_total").await?.unwrap_or_default();
@@ -281,7 +281,7 @@ async fn a_collector_with_tls_is_reached_with_the_file_of_its_authority_and_no_o
     check::status(&client.send(initialize).await?, 503)?;
     reaches(&node, "roundhouse_audit_writes_failed_total", |failed| failed > 0.0).await?;
     ensure!(collector.arrived().await?["logs"] == before["logs"], "the certificate is not checked");
-    ensure!(node.output().contains("certificate"), "{}", node.output());
+    node.logs("certificate").await?;
     Ok(())
 }
 

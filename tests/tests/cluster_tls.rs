@@ -53,17 +53,6 @@ async fn has_links(node: &Node, links: f64) -> Result<()> {
     metric(node, "roundhouse_peer_links", |now| now >= links).await
 }
 
-/// Waits until the log of a node contains this text. A line is written after the event is counted,
-/// and read by this test later still.
-async fn has_logged(node: &Node, text: &str) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    while !node.output().contains(text) {
-        ensure!(Instant::now() < until, "{text:?} is not in the log: {}", node.output());
-        sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
-}
-
 /// Waits until a node has refused at least this number of links.
 async fn has_refused(node: &Node, peers: f64) -> Result<()> {
     metric(node, "roundhouse_peer_links_refused_total", |now| now >= peers).await
@@ -117,8 +106,7 @@ async fn a_node_that_another_authority_vouches_for_is_refused_and_both_sides_say
     let stranger = Node::start(&setup(&redis, theirs.path()))?;
     for node in [&nodes[0], &nodes[1], &stranger] {
         has_refused(node, 2.0).await?;
-        has_logged(
-            node,
+        node.logs(
             "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for",
         )
         .await?;
@@ -143,7 +131,7 @@ async fn a_node_that_trusts_the_others_and_is_not_trusted_says_so() -> Result<()
     std::fs::write(theirs.path().join("ca"), first? + &second?)?;
     let node = Node::start(&setup(&redis, ours.path()))?;
     let stranger = Node::start(&setup(&redis, theirs.path()))?;
-    has_logged(&stranger, "the peer does not trust this node's certificate").await?;
+    stranger.logs("the peer does not trust this node's certificate").await?;
     for node in [&node, &stranger] {
         has_refused(node, 1.0).await?;
         ensure!(node.metric("roundhouse_peer_links").await? == Some(0.0), "they are linked");
@@ -159,7 +147,7 @@ async fn a_node_whose_certificate_names_another_host_is_not_called() -> Result<(
     let setup = setup(&redis, dir.path());
     let nodes = [Node::start(&setup)?, Node::start(&setup)?];
     for node in &nodes {
-        has_logged(node, "not valid for name").await?;
+        node.logs("not valid for name").await?;
         has_refused(node, 1.0).await?;
         ensure!(node.metric("roundhouse_peer_links").await? == Some(0.0), "they are linked");
     }

@@ -225,11 +225,7 @@ async fn a_name_that_leads_to_loopback_is_refused() -> Result<()> {
     let client = Client::new(node.demo(), NEWEST);
     let answer = client.ask(client.message("initialize", client.introduction(json!({})))).await?;
     ensure!(answer["error"]["message"].to_string().contains("not permitted"), "{answer}");
-    let until = Instant::now() + PATIENCE;
-    while !node.output().contains("allow_networks") {
-        ensure!(Instant::now() < until, "{}", node.output());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    node.logs("allow_networks").await?;
     let allowed = "allow_networks = [\"127.0.0.0/8\", \"::1/128\"]\n";
     let node = Node::start(&at("localhost", allowed))?;
     Client::open(node.demo(), NEWEST).await?.is_well().await?;

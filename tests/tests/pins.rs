@@ -199,12 +199,7 @@ async fn a_session_on_servers_that_were_replaced_gets_new_pins() -> Result<()> {
     let (file, new) = (node.config_file(), node.config_file().with_extension("new"));
     std::fs::write(&new, format!("{}{added}", settings.text))?;
     std::fs::rename(new, file)?;
-    let until = Instant::now() + PATIENCE;
-    while !node.output().contains("applied the tenants of the settings") {
-        ensure!(Instant::now() < until, "{}", node.output());
-        // Another thread reads the lines of the node.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    node.logs("applied the tenants of the settings").await?;
     let later = Client::open(node.demo(), NEWEST).await?;
     ensure!(names(&later).await?.contains(&ADDED.to_owned()), "it has the new servers");
 

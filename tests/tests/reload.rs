@@ -94,17 +94,6 @@ async fn readyz(node: &Node) -> Result<(u16, String)> {
     Ok((response.status().as_u16(), response.text().await?))
 }
 
-/// Waits until this text is among the node's log lines.
-async fn logs(node: &Node, texts: &[&str]) -> Result<()> {
-    let logged = async {
-        while !texts.iter().all(|text| node.output().contains(text)) {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let within = timeout(APPLIED, logged).await;
-    within.with_context(|| format!("{texts:?} was not logged:\n{}", node.output()))
-}
-
 /// Waits until a metric has this value, or more.
 async fn reaches(node: &Node, metric: &str, value: f64) -> Result<()> {
     let reached = async {
@@ -262,7 +251,8 @@ async fn a_change_of_other_settings_is_named_and_needs_a_restart() -> Result<()>
     let node = Node::start(&Setup::config(native("one")).with("node.reload_secs", 1))?;
     write(&node, &(format!("[sessions]\nidle_secs = 77\n{}", native("one") + &native("two"))))?;
     answers(&node, "two", 200).await?;
-    logs(&node, &["sessions.idle_secs", "restart"]).await
+    node.logs("sessions.idle_secs").await?;
+    node.logs("restart").await
 }
 
 #[tokio::test]
@@ -327,7 +317,7 @@ async fn a_reload_logs_what_an_operator_should_change_but_only_once() -> Result<
                  command = 'no-such-program'\n\n";
     write(&node, &(native("one") + lacks))?;
     let advice = "`tenants.lacks.backends.main.command` is";
-    logs(&node, &[advice]).await?;
+    node.logs(advice).await?;
     write(&node, &(native("one") + lacks + &native("two")))?;
     answers(&node, "two", 200).await?;
     reaches(&node, "roundhouse_settings_reloads_total{outcome=\"applied\"}", 2.0).await?;

@@ -5,7 +5,7 @@
 //! that the machine grants.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -15,9 +15,6 @@ use tokio::time::sleep;
 
 /// The maximum time for a child to end: end of stdin, SIGTERM, SIGKILL.
 const GONE: Duration = Duration::from_secs(15);
-
-/// How long a line of a node's log takes to be read.
-const LOGGED: Duration = Duration::from_secs(5);
 
 /// The newest revision of the SDKs.
 const REVISION: &str = "2025-11-25";
@@ -170,11 +167,7 @@ async fn the_protections_of_servers_are_metrics() -> Result<()> {
         ensure!(text.contains(&line), "no {line}");
     }
     // The log is read by a thread of its own.
-    let until = Instant::now() + LOGGED;
-    while !hosted.node.output().contains("protections of stdio servers on this machine") {
-        ensure!(Instant::now() < until, "{}", hosted.node.output());
-        sleep(Duration::from_millis(10)).await;
-    }
+    hosted.node.logs("protections of stdio servers on this machine").await?;
     Ok(())
 }
 

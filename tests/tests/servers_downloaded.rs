@@ -224,7 +224,7 @@ async fn long_a_server_that_needs_a_key_fails_and_the_log_has_the_reason() -> Re
         }
     };
     ensure!(failure.contains("exited with status 1"), "{failure}");
-    ensure!(node.output().contains("BRAVE_API_KEY"), "{}", node.output());
+    node.logs("BRAVE_API_KEY").await?;
     Ok(())
 }
 

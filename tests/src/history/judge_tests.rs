@@ -1,7 +1,7 @@
 //! Histories that may happen, and histories that break each rule.
 
 use super::super::{Asked, Content, Entry, What};
-use super::{Silences, judge};
+use super::{Figures, Silences, Verdict, judge};
 
 #[path = "judge_link_tests.rs"]
 mod links;
@@ -580,9 +580,19 @@ fn calls_that_take_no_time_are_timed() {
     let mut entries =
         history([What::Sent { key: "a".into(), asked }, final_response("1.x-2"), ran("a", 7)]);
     pass(&mut entries, 1, 300);
-    let verdict = judge(&entries);
-    assert_eq!(verdict.figures.waits, [301]);
-    assert!(verdict.in_time(400, 400).is_ok());
-    assert!(verdict.in_time(300, 400).is_err());
-    assert!(verdict.in_time(400, 300).is_err());
+    assert_eq!(judge(&entries).figures.waits, [301]);
+}
+
+#[test]
+fn the_longest_time_and_the_median_of_enough_times_have_limits() {
+    let verdict = |waits: &[u64]| {
+        let figures = Figures { waits: waits.to_vec(), ..Figures::default() };
+        Verdict { figures, ..Verdict::default() }
+    };
+    let enough = verdict(&[1, 1, 301, 301, 301]);
+    assert!(enough.in_time(301, 301).is_ok());
+    assert!(enough.in_time(300, 301).is_err());
+    assert!(enough.in_time(301, 300).is_err());
+    assert!(verdict(&[1, 301, 301, 301]).in_time(300, 301).is_ok());
+    assert!(verdict(&[1, 301, 301, 301]).in_time(300, 300).is_err());
 }

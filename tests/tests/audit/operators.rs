@@ -112,7 +112,7 @@ async fn what_an_operator_has_asked_for_is_recorded_without_its_connection() -> 
     drop(flood?);
     let record = log.one(|record| record["kind"] == "revoked").await?;
     ensure!(record["subject"] == "ada" && record["principal"] == "key", "{record}");
-    ensure!(node.output().contains("operator action"), "{}", node.output());
+    node.logs("operator action").await?;
     check::status(&client.send(client.call("rh_echo", json!({}))).await?, 401)
 }
 

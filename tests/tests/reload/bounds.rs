@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::{APPLIED, NEWEST, answers, logs, native, program, reaches, write};
+use super::{APPLIED, NEWEST, answers, native, program, reaches, write};
 
 /// How many changes the node has applied.
 const CHANGES: &str = "roundhouse_settings_reloads_total{outcome=\"applied\"}";
@@ -126,7 +126,7 @@ async fn an_added_tenant_has_its_part_of_the_servers_and_a_removed_one_gives_it_
     is_full(&node, "late").await?;
     runs(&late).await?;
     apply(&node, &first).await?;
-    logs(&node, &["removed a tenant"]).await?;
+    node.logs("removed a tenant").await?;
     clients.push(opened_when_free(&node, "first").await?);
     is_full(&node, "first").await
 }
@@ -144,7 +144,7 @@ async fn an_added_tenant_has_its_part_of_the_sessions_and_a_removed_one_gives_it
     let _late = opened(&node, "late", 2).await?;
     is_full(&node, "late").await?;
     apply(&node, &first).await?;
-    logs(&node, &["removed a tenant"]).await?;
+    node.logs("removed a tenant").await?;
     clients.extend(opened(&node, "first", 2).await?);
     is_full(&node, "first").await?;
     // The tenant's own maximum.
@@ -204,7 +204,9 @@ async fn minima_that_exceed_the_total_are_refused_at_a_reload_as_at_a_start() ->
     write(&node, &bad)?;
     let problem = "`tenants.other.limits.session_bytes_min` is 600000, the largest of minima that are \
                    1100000 bytes together, more than `node.session_bytes_max`, which is 1048576";
-    logs(&node, &[problem, "lower minima", "the node goes on with the former ones"]).await?;
+    for text in [problem, "lower minima", "the node goes on with the former ones"] {
+        node.logs(text).await?;
+    }
     answers(&node, "late", 404).await?;
     answers(&node, "other", 200).await?;
     let refused = format!("{:#}", start(&bad).err().context("a node started")?);

@@ -77,12 +77,7 @@ async fn the_tenants_of_a_folder_follow_a_volume_of_kubernetes() -> Result<()> {
     let output = node.output();
     ensure!(output.contains("bad.toml:2: unknown key `tenants.bad.outh`"), "{output}");
     volume.replace("..4", &[("kept.toml", TENANT), ("main.toml", TENANT)])?;
-    let twice = async {
-        while !node.output().contains("`tenants.main` is given twice") {
-            sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    timeout(APPLIED, twice).await.with_context(|| node.output())?;
+    node.logs("`tenants.main` is given twice").await?;
 
     volume.replace("..5", &[("kept.toml", TENANT)])?;
     answers(&node, "added", 404).await?;
