@@ -77,7 +77,7 @@ pub use admin_credentials::{
 pub use admin_server::CONNECTIONS_MAX as ADMIN_CONNECTIONS_MAX;
 pub use error::Error;
 pub use exchange::Reporting;
-pub use places::HEADROOM as CONNECTIONS_HEADROOM;
+pub use places::connections_headroom;
 pub use server::{Operators, Running, serve};
 pub use settings::{AdminSettings, AdminToken, Settings};
 pub use stdio::serve_stdio;

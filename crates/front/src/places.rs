@@ -15,9 +15,15 @@ use crate::closing_order::{Open, Rank, closing_order};
 use crate::head_timeout::{HeadProgress, Rest};
 use crate::metrics::{Closed, count_closed};
 
-/// Connections beyond the places of a worker that it accepts while it closes others. With all of
-/// them taken, further clients wait in the kernel's queue.
-pub const HEADROOM: usize = 8;
+/// The connections beyond its places that a worker accepts while it closes others. With all of them
+/// taken, further clients wait in the kernel's queue.
+///
+/// Each closed connection ends in a later run of the worker. A flood of 3,000 new connections a
+/// second brings 15 in the 5 ms that a run of a busy worker takes, so with few more than that every
+/// client would wait behind the flood. Fewer places have fewer, as they are descriptors.
+pub fn connections_headroom(places: usize) -> usize {
+    (places / 16).clamp(8, 64)
+}
 
 /// The interval at which a worker without free places looks for connections to close, if the last
 /// search found all that could be closed.
@@ -202,6 +208,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    #[test]
+    fn the_headroom_is_a_part_of_the_places_within_bounds() {
+        let headrooms = [0, 100, 600, 25_000].map(connections_headroom);
+        assert_eq!(headrooms, [8, 8, 37, 64]);
+    }
 
     #[actix_rt::test]
     async fn a_flood_of_new_connections_closes_as_many_idle_ones_without_a_pause() {

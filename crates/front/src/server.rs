@@ -26,7 +26,7 @@ use crate::connections_by_address::ConnectionsByAddress;
 use crate::drain::Drain;
 use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
-use crate::places::{HEADROOM, Places};
+use crate::places::{Places, connections_headroom};
 use crate::tls::WorkerTls;
 use crate::transport::Transport;
 use crate::{
@@ -174,7 +174,9 @@ fn client_server(
     };
     let server = Server::build()
         .workers(workers)
-        .max_concurrent_connections(connections_max.saturating_add(HEADROOM))
+        .max_concurrent_connections(
+            connections_max.saturating_add(connections_headroom(connections_max)),
+        )
         .shutdown_timeout(SHUTDOWN_SECS_MAX)
         .disable_signals();
     let signal = server.graceful_shutdown_signal();

@@ -29,7 +29,7 @@ pub(crate) struct Descriptors {
     /// The limit of the process.
     limit: usize,
     /// What must be kept for everything but connections of clients.
-    reserve: usize,
+    others: usize,
     workers: usize,
     /// Connections a worker that the settings ask for.
     wanted: usize,
@@ -67,14 +67,15 @@ impl Descriptors {
         let backends = settings.tenants.values().flat_map(|tenant| tenant.backends.values());
         let upstream = backends.map(connections_max).fold(0, usize::saturating_add);
         let peers = if settings.cluster.peers.listen.is_empty() { 0 } else { PEERS };
-        let of_workers = workers.saturating_mul(OF_A_WORKER + front::CONNECTIONS_HEADROOM);
-        let fixed = (OWN + OPERATORS + STORE + peers).saturating_add(of_workers);
+        let fixed = (OWN + OPERATORS + STORE + peers).saturating_add(workers * OF_A_WORKER);
         let of_servers = children_max.saturating_mul(OF_A_CHILD).saturating_add(upstream);
-        let reserve = fixed.saturating_add(of_servers);
+        let others = fixed.saturating_add(of_servers);
         // If servers may use more than there is, clients keep half of what they share.
-        let left = limit.saturating_sub(reserve).max(limit.saturating_sub(fixed) / 2);
-        let allowed = wanted.min(left / workers.max(1)).max(1);
-        Self { limit, reserve, workers, wanted, allowed, children_max, upstream }
+        let left = limit.saturating_sub(others).max(limit.saturating_sub(fixed) / 2);
+        let of_worker = left / workers.max(1);
+        let most = of_worker.saturating_sub(front::connections_headroom(of_worker));
+        let allowed = wanted.min(most).max(1);
+        Self { limit, others, workers, wanted, allowed, children_max, upstream }
     }
 
     /// Most connections of a worker.
@@ -87,9 +88,16 @@ impl Descriptors {
         self.allowed.saturating_mul(self.workers)
     }
 
+    /// What must be kept if a worker has so many connections, and closes others for new ones.
+    fn reserve(&self, connections: usize) -> usize {
+        let headroom = front::connections_headroom(connections);
+        self.others.saturating_add(self.workers.saturating_mul(headroom))
+    }
+
     /// What is in force, for people.
     pub(crate) fn summary(&self) -> String {
-        let Self { limit, reserve, workers, allowed, .. } = self;
+        let Self { limit, workers, allowed, .. } = self;
+        let reserve = self.reserve(*allowed);
         let total = allowed.saturating_mul(*workers);
         format!(
             "connections: at most {total} ({workers} workers with {allowed} each); descriptors: \
@@ -99,8 +107,9 @@ impl Descriptors {
 
     /// What the limit does not allow, and the remedy.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let Self { limit, reserve, workers, wanted, allowed, children_max, upstream } = self;
-        let needed = wanted.saturating_mul(*workers).saturating_add(*reserve);
+        let Self { limit, workers, wanted, allowed, children_max, upstream, .. } = self;
+        let reserve = self.reserve(*allowed);
+        let needed = wanted.saturating_mul(*workers).saturating_add(self.reserve(*wanted));
         let mut warnings = Vec::new();
         if allowed < wanted {
             warnings.push(format!(
@@ -109,13 +118,13 @@ impl Descriptors {
                  `ulimit -n`) to {needed}, or lower `front.connections_max`"
             ));
         }
-        if *reserve > *limit && *upstream > 0 {
+        if reserve > *limit && *upstream > 0 {
             warnings.push(format!(
                 "the backends of kind `http` may have {upstream} connections, and `node.children_max` \
                  is {children_max}, but the limit of descriptors is {limit}; raise it to {needed}, or \
                  lower `connections_max` of the backends"
             ));
-        } else if *reserve > *limit {
+        } else if reserve > *limit {
             warnings.push(format!(
                 "`node.children_max` is {children_max}, and each child process needs {OF_A_CHILD} \
                  descriptors, but the limit is {limit}; raise it to {needed}, or lower \
@@ -147,26 +156,28 @@ mod tests {
         assert_eq!(high.connections_max(), 25_000);
         assert!(high.warnings().is_empty());
         assert!(high.summary().contains("at most 50000 (2 workers with 25000 each)"));
-        assert!(high.summary().contains("4200 are kept"), "{}", high.summary());
+        assert!(high.summary().contains("4312 are kept"), "{}", high.summary());
     }
 
     #[test]
     fn a_low_limit_leaves_room_for_everything_else() {
         let low = descriptors(300, "");
-        assert_eq!(low.connections_max(), (300 - 32 - 128 - 16 - 2 * 12) / 2);
+        assert_eq!(low.connections_max(), (300 - 32 - 128 - 16 - 2 * 4) / 2 - 8);
         let [only] = &low.warnings()[..] else { panic!("one warning") };
-        assert!(only.contains("`front.connections_max`") && only.contains("to 50200"), "{only}");
+        assert!(only.contains("`front.connections_max`") && only.contains("to 50312"), "{only}");
         let joined = descriptors(1_000, "[cluster]\nlisten = '127.0.0.1:0'\n");
-        assert_eq!(joined.connections_max(), (1_000 - 32 - 128 - 16 - 192 - 2 * 12) / 2);
+        let half = (1_000 - 32 - 128 - 16 - 192 - 2 * 4) / 2;
+        assert_eq!(joined.connections_max(), half - half / 16);
         assert_eq!(descriptors(10, "").connections_max(), 1);
     }
 
     #[test]
     fn child_processes_take_at_most_half_of_what_clients_could_have() {
         let some = descriptors(4_096, STDIO);
-        assert_eq!(some.connections_max(), (4_096 - 200) / 2 / 2);
+        let half_of = |limit: usize| (limit - 32 - 128 - 16 - 2 * 4) / 2 / 2;
+        assert_eq!(some.connections_max(), half_of(4_096) - half_of(4_096) / 16);
         let few = descriptors(1_024, STDIO);
-        assert_eq!(few.connections_max(), (1_024 - 200) / 2 / 2);
+        assert_eq!(few.connections_max(), half_of(1_024) - half_of(1_024) / 16);
         assert!(few.warnings()[1].contains("`node.children_max` is 1000"), "{:?}", few.warnings());
     }
 }

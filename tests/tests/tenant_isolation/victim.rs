@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tests::Node;
 use tests::mcp::Client;
@@ -25,8 +25,32 @@ pub(crate) struct Victim {
     urls: [String; 2],
 }
 
-/// How long calls took.
-pub(crate) struct Times(Vec<Duration>);
+/// What the victim calls in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A large call of the native server.
+    Large,
+    Native,
+    /// A call of the native server over a new connection.
+    Connection,
+    Process,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Large, Self::Native, Self::Connection, Self::Process];
+
+    fn of(number: usize) -> Self {
+        match number % 8 {
+            0 => Self::Large,
+            2 | 5 => Self::Connection,
+            3 | 7 => Self::Process,
+            _ => Self::Native,
+        }
+    }
+}
+
+/// How long calls took; sorted.
+pub(crate) struct Times(Vec<(Duration, Kind)>);
 
 impl Times {
     pub(crate) fn count(&self) -> usize {
@@ -35,7 +59,17 @@ impl Times {
 
     /// The time that `percent` of the calls did not exceed.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
-        self.0[(self.0.len() * percent / 100).min(self.0.len() - 1)]
+        self.0[(self.0.len() * percent / 100).min(self.0.len() - 1)].0
+    }
+
+    /// The p90 and the longest of each kind of call.
+    pub(crate) fn of_kinds(&self) -> String {
+        let of_kind = |kind| {
+            let times: Vec<_> = self.0.iter().filter(|time| time.1 == kind).collect();
+            let (p90, max) = (times.get(times.len() * 9 / 10)?.0, times.last()?.0);
+            Some(format!("{kind:?} {p90:.1?}/{max:.1?}"))
+        };
+        Kind::ALL.into_iter().filter_map(of_kind).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -57,17 +91,18 @@ impl Victim {
             ensure!(began.elapsed() < time * 5, "only {} calls in {:?}", times.len(), time * 5);
             let number = times.len();
             let asked = Instant::now();
-            match number % 8 {
-                0 => answered(&self.native, "x".repeat(LARGE)).await.context("a large call"),
-                2 | 5 => answered(&self.connecting, String::new()).await.context("a connection"),
-                3 | 7 => answered(&self.steady, String::new()).await.context("a process"),
-                _ => answered(&self.native, String::new()).await.context("a call"),
+            let kind = Kind::of(number);
+            match kind {
+                Kind::Large => answered(&self.native, "x".repeat(LARGE)).await,
+                Kind::Native => answered(&self.native, String::new()).await,
+                Kind::Connection => answered(&self.connecting, String::new()).await,
+                Kind::Process => answered(&self.steady, String::new()).await,
             }
-            .with_context(|| format!("call {number} after {:?}", asked.elapsed()))?;
-            times.push(asked.elapsed());
+            .with_context(|| format!("call {number}, {kind:?}, after {:?}", asked.elapsed()))?;
+            times.push((asked.elapsed(), kind));
             tokio::time::sleep(PAUSE).await;
         }
-        times.sort();
+        times.sort_unstable_by_key(|(time, _)| *time);
         Ok(Times(times))
     }
 
