@@ -15,7 +15,6 @@ use tokio::net::TcpStream;
 use crate::connections_by_address::{ConnectionsByAddress, CountedConnection, TooMany};
 use crate::head_timeout::Timed;
 use crate::metrics::{CONNECTIONS, Closed, GaugeGuard, count_closed};
-use crate::paced::Paced;
 use crate::places::{Place, Places};
 use crate::second_poll::Repolled;
 use crate::transport::Transport;
@@ -93,7 +92,7 @@ where
                 let served = http.call((stream, peer)).inspect(move |_| drop(admitted));
                 // The future is boxed, since the server's task for a connection reserves its size
                 // twice.
-                Either::Right(Paced::new(Repolled::new(served, Rc::clone(&heads)), heads))
+                Either::Right(Repolled::new(served, heads))
             })
         })
     })

@@ -3,17 +3,37 @@
 //! A head ends at its first empty line, as it does for the parser. This file parses no request.
 //! It notices what the parser accepts, and another parser in front of the node may read in
 //! another way: lines that end without a carriage return, and a fragment in the request line.
+//! And it looks for the length of the body, so that no more is passed on than the request.
+
+use crate::read_ahead::Body;
+
+const LENGTH: &[u8] = b"content-length:";
+const ENCODING: &[u8] = b"transfer-encoding:";
+
+/// How many bytes are kept of a line that has not arrived whole: as many as a length needs.
+const KEPT: usize = 48;
 
 /// The first empty line that is not the first line of a head ends it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadEnd {
     /// A line that is not empty was read.
     begun: bool,
     /// Bytes of the line that is not finished yet, without a carriage return at its end.
     line_bytes: usize,
+    /// The first bytes of that line.
+    kept: ([u8; KEPT], usize),
     /// The last byte was a carriage return.
     returned: bool,
     ambiguous: bool,
+    body: Body,
+}
+
+impl Default for HeadEnd {
+    fn default() -> Self {
+        let body = Body::Bytes(0);
+        let kept = ([0; KEPT], 0);
+        Self { begun: false, line_bytes: 0, kept, returned: false, ambiguous: false, body }
+    }
 }
 
 impl HeadEnd {
@@ -24,7 +44,11 @@ impl HeadEnd {
             let line = &bytes[start..end];
             self.look_at(line);
             self.ambiguous |= !self.returned;
-            let is_empty = self.line_bytes + without_return(line) == 0;
+            let is_empty = self.line_bytes == 0;
+            if self.begun && !is_empty {
+                self.end_header(line);
+            }
+            self.kept.1 = 0;
             (start, self.line_bytes, self.returned) = (end + 1, 0, false);
             if is_empty && self.begun {
                 return Some(bytes.len() - start);
@@ -32,7 +56,7 @@ impl HeadEnd {
             self.begun |= !is_empty;
         }
         self.look_at(&bytes[start..]);
-        self.line_bytes += without_return(&bytes[start..]);
+        self.keep(&bytes[start..]);
         None
     }
 
@@ -46,21 +70,65 @@ impl HeadEnd {
         self.ambiguous
     }
 
+    /// The body of the request, as its headers announce it; unknown if they cannot be understood.
+    pub(crate) fn body(&self) -> Body {
+        self.body
+    }
+
+    /// Looks at a header, of which the last part has arrived.
+    fn end_header(&mut self, last: &[u8]) {
+        if self.kept.1 == 0 {
+            self.look_for_length(last);
+            return;
+        }
+        self.keep(last);
+        let (kept, length) = self.kept;
+        self.look_for_length(&kept[..length]);
+    }
+
+    /// Keeps the begin of a line. What is longer than a length is not one that can be understood.
+    fn keep(&mut self, part: &[u8]) {
+        let (kept, length) = &mut self.kept;
+        let part = &part[..part.len().min(KEPT - *length)];
+        kept[*length..*length + part.len()].copy_from_slice(part);
+        *length += part.len();
+    }
+
+    /// Looks at a header. A long one may be cut.
+    fn look_for_length(&mut self, line: &[u8]) {
+        let names =
+            |name: &[u8]| line.len() >= name.len() && line[..name.len()].eq_ignore_ascii_case(name);
+        // Few names begin with these letters.
+        match line.first() {
+            Some(b'c' | b'C') if names(LENGTH) => {
+                let length = std::str::from_utf8(&line[LENGTH.len()..]).ok();
+                let length = length.and_then(|text| text.trim_ascii().parse().ok());
+                self.body = match (length, self.body) {
+                    (Some(bytes), Body::Bytes(0)) if line.len() < KEPT => Body::Bytes(bytes),
+                    _ => Body::UNKNOWN,
+                };
+            }
+            Some(b't' | b'T') if names(ENCODING) => self.body = Body::UNKNOWN,
+            _ => {}
+        }
+    }
+
     /// Looks at a line, or at a part of it.
     fn look_at(&mut self, line: &[u8]) {
-        if let Some(last) = line.last() {
+        if let Some((last, others)) = line.split_last() {
+            // A carriage return that is not the last byte is one as any other.
+            let before = usize::from(self.returned);
             self.returned = *last == b'\r';
+            self.line_bytes += before + others.len() + usize::from(!self.returned);
         }
         self.ambiguous |= !self.begun && memchr::memchr(b'#', line).is_some();
     }
 }
 
-fn without_return(line: &[u8]) -> usize {
-    line.len() - usize::from(line.last() == Some(&b'\r'))
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn read(pieces: &[&str]) -> (HeadEnd, Option<usize>) {
@@ -96,6 +164,34 @@ mod tests {
     }
 
     #[test]
+    fn the_length_of_a_body_is_found_however_it_arrives() {
+        let long = format!("content-length:{}7", " ".repeat(KEPT));
+        let long_name = format!("{}: content-length: 3", "x".repeat(KEPT));
+        for (headers, body) in [
+            ("host: a", Body::Bytes(0)),
+            ("Content-Length: 12", Body::Bytes(12)),
+            ("content-LENGTH:12 \nx: y", Body::Bytes(12)),
+            ("content-length: 18446744073709551615", Body::Bytes(u64::MAX)),
+            ("content-lengths: 12\r\nx-content-length: 12", Body::Bytes(0)),
+            (&long_name, Body::Bytes(0)),
+            (&long, Body::UNKNOWN),
+            ("content-length: x", Body::UNKNOWN),
+            ("content-length: 1\r\ncontent-length: 2", Body::UNKNOWN),
+            ("content-length: 1\r\nTransfer-Encoding: chunked", Body::UNKNOWN),
+            ("transfer-encoding: chunked\r\ncontent-length: 1", Body::UNKNOWN),
+        ] {
+            let head = format!("POST /content-length:9 HTTP/1.1\r\n{headers}\r\n\r\n");
+            assert_eq!(read(&[&head]).0.body(), body, "{head:?}");
+            for cut in 1..head.len() {
+                let two = read(&[&head[..cut], &head[cut..]]).0.body();
+                assert_eq!(two, body, "{head:?} {cut}");
+            }
+            let each: Vec<_> = (0..head.len()).map(|at| &head[at..=at]).collect();
+            assert_eq!(read(&each).0.body(), body, "{head:?}");
+        }
+    }
+
+    #[test]
     fn a_line_without_a_return_or_a_fragment_is_ambiguous_however_it_arrives() {
         for (head, ambiguous) in [
             ("GET / HTTP/1.1\r\nHost: a#b\r\n\r\n", false),
@@ -113,5 +209,36 @@ mod tests {
             assert!(read(&[head]).0.has_begun() && !HeadEnd::default().has_begun());
         }
         assert!(!read(&["GET / HTTP/1.1\r\n\r\n\n#"]).0.is_ambiguous(), "the body is not read");
+    }
+
+    /// Where a head ends that arrives in pieces of such lengths, in turn, and what was found.
+    fn found(bytes: &[u8], lengths: &[usize]) -> (Option<usize>, bool, Body) {
+        let (mut end, mut at) = (HeadEnd::default(), 0);
+        for length in lengths.iter().cycle() {
+            let to = (at + length).min(bytes.len());
+            let behind = end.read(&bytes[at..to]);
+            if behind.is_some() || to == bytes.len() {
+                return (behind.map(|behind| to - behind), end.is_ambiguous(), end.body());
+            }
+            at = to;
+        }
+        unreachable!("there is a length")
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_does_not_depend_on_the_pieces_in_which_a_head_arrives(
+            parts in prop::collection::vec(
+                prop::sample::select(vec![
+                    "POST / HTTP/1.1\r\n", "content-length: 5\r\n", "Content-Length:", " 7", "#", "x: y", "c",
+                    "transfer-encoding: chunked\r\n", "\r", "\n", "\r\n", "\r\n\r\n", "                     ",
+                ]),
+                1..20,
+            ),
+            lengths in prop::collection::vec(1_usize..20, 1..8),
+        ) {
+            let bytes = parts.concat().into_bytes();
+            prop_assert_eq!(found(&bytes, &lengths), found(&bytes, &[bytes.len()]));
+        }
     }
 }

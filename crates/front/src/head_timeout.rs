@@ -18,12 +18,13 @@ use actix_http::body::{BodySize, MessageBody};
 use actix_http::header;
 use actix_http::{HttpMessage as _, Request};
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use crate::head_end::HeadEnd;
 use crate::metrics::{Handshake, count_handshake};
+use crate::read_ahead::{Body, Due, MayRead};
 use crate::second_poll::SecondPoll;
 use crate::tls::HANDSHAKE;
 use crate::transport::Transport;
@@ -52,13 +53,17 @@ enum Phase {
 pub(crate) struct HeadProgress {
     phase: Cell<Phase>,
     end: Cell<HeadEnd>,
-    /// Bytes that arrived behind the head of the request that is served.
+    /// Bytes behind the head of the request that is served that were passed on.
     behind: Cell<u64>,
-    /// Length of that request's body; `None` if it is chunked.
-    body: Cell<Option<u64>>,
-    /// Bytes of a request arrived before the one ahead of it was answered. The start of the next
-    /// head is therefore unknown, and the time between two requests is bounded as a head is.
-    pipelined: Cell<bool>,
+    /// That request's body.
+    body: Cell<Body>,
+    /// Bytes that were read in this run of the connection's task.
+    in_run: Cell<u64>,
+    /// What was read beyond the end of the request that is served.
+    held: RefCell<Vec<u8>>,
+    /// Bytes of a request may have been passed on before the one ahead of it was answered. The start of the
+    /// next head is therefore unknown, and the time between two requests is bounded as a head is.
+    is_unframed: Cell<bool>,
     /// Wakes the connection's task when that time begins, or when the connection is to be closed.
     task: RefCell<Option<Waker>>,
     /// When the connection was made, or its last request was answered.
@@ -73,8 +78,6 @@ pub(crate) struct HeadProgress {
     waited: Cell<Option<Instant>>,
     /// Nothing more is read: the connection was closed while a body waited.
     is_cut: Cell<bool>,
-    /// How often something was read or written, or a request began or ended. It wraps around.
-    steps: Cell<u32>,
     /// The name of the tenant that accepted the last request that was not refused.
     holder: RefCell<Option<Arc<str>>>,
     second_poll: SecondPoll,
@@ -107,8 +110,10 @@ impl HeadProgress {
             phase: Cell::new(Phase::First),
             end: Cell::default(),
             behind: Cell::new(0),
-            body: Cell::new(None),
-            pipelined: Cell::new(false),
+            body: Cell::new(Body::Bytes(0)),
+            in_run: Cell::new(0),
+            held: RefCell::default(),
+            is_unframed: Cell::new(false),
             task: RefCell::default(),
             since: Cell::new(Instant::now()),
             is_unwanted: Cell::new(false),
@@ -116,7 +121,6 @@ impl HeadProgress {
             waits_for_room: Cell::new(false),
             waited: Cell::new(None),
             is_cut: Cell::new(false),
-            steps: Cell::new(0),
             holder: RefCell::default(),
             second_poll: SecondPoll::default(),
         })
@@ -135,8 +139,8 @@ impl HeadProgress {
         request.conn_data()
     }
 
-    /// Could another parser have read the head of the request that is served in another way? The
-    /// heads behind a request that was pipelined are not looked at.
+    /// Could another parser have read the head of the request that is served in another way? Heads whose
+    /// start is unknown are not looked at.
     pub(crate) fn is_ambiguous(&self) -> bool {
         self.end.get().is_ambiguous()
     }
@@ -227,34 +231,73 @@ impl HeadProgress {
         }
     }
 
-    /// Notes that something was read or written, or that a request began or ended.
-    pub(crate) fn note_step(&self) {
-        self.steps.set(self.steps.get().wrapping_add(1));
-    }
-
-    /// How often that was noted.
-    pub(crate) fn steps(&self) -> u32 {
-        self.steps.get()
-    }
-
-    fn received(&self, bytes: &[u8]) {
-        match self.phase.get() {
-            _ if bytes.is_empty() => {}
-            phase @ (Phase::First | Phase::Idle | Phase::Begun) if !self.pipelined.get() => {
-                let mut end = self.end.get();
-                if let Some(behind) = end.read(bytes) {
-                    self.behind.set(behind as u64);
-                    self.phase.set(Phase::Complete);
-                } else if phase == Phase::Idle {
-                    self.phase.set(Phase::Begun);
-                }
-                self.end.set(end);
-            }
-            Phase::First | Phase::Idle | Phase::Begun => {}
-            Phase::Complete | Phase::Serving => {
-                self.behind.set(self.behind.get() + bytes.len() as u64);
+    /// Notes that the body of the request is collected from now on, or that its last piece was.
+    pub(crate) fn note_collected(&self, is_whole: bool) {
+        if let Body::Unknown { .. } = self.body.get() {
+            self.behind.set(0);
+            if is_whole {
+                self.body.set(Body::Bytes(0));
+            } else {
+                self.body.set(Body::Unknown { is_collected: true });
+                self.wake();
             }
         }
+    }
+
+    /// What may be read now.
+    fn may_read(&self) -> MayRead {
+        let (is_unframed, is_held) = (self.is_unframed.get(), !self.held.borrow().is_empty());
+        let (due, is_ahead) = match (self.phase.get(), self.body.get()) {
+            (Phase::Complete, body @ Body::Bytes(_)) | (Phase::Serving, body) => {
+                (Due::Body(body, self.behind.get()), is_unframed || is_held)
+            }
+            _ => (Due::Head, is_unframed),
+        };
+        MayRead::of(due, self.in_run.get(), is_ahead)
+    }
+
+    /// Looks at bytes that arrived. Returns how many of them may be passed on: those up to the end of the request.
+    fn received(&self, bytes: &[u8]) -> usize {
+        match self.phase.get() {
+            _ if bytes.is_empty() => 0,
+            phase @ (Phase::First | Phase::Idle | Phase::Begun) if !self.is_unframed.get() => {
+                let mut end = self.end.get();
+                let behind = end.read(bytes);
+                self.end.set(end);
+                let Some(behind) = behind else {
+                    if phase == Phase::Idle {
+                        self.phase.set(Phase::Begun);
+                    }
+                    return bytes.len();
+                };
+                self.phase.set(Phase::Complete);
+                self.body.set(end.body());
+                self.behind.set(0);
+                bytes.len() - behind + self.pass_behind(behind)
+            }
+            Phase::First | Phase::Idle | Phase::Begun => bytes.len(),
+            Phase::Complete | Phase::Serving => self.pass_behind(bytes.len()),
+        }
+    }
+
+    /// Holds bytes back until the request that is served is answered.
+    fn hold(&self, bytes: &[u8]) {
+        let mut held = self.held.borrow_mut();
+        // What was held back before is behind these.
+        held.splice(..0, bytes.iter().copied());
+    }
+
+    /// Returns how many of so many bytes behind the head may be passed on.
+    fn pass_behind(&self, bytes: usize) -> usize {
+        let passed = match self.body.get() {
+            Body::Bytes(body) if !self.is_unframed.get() => {
+                let left = body.saturating_sub(self.behind.get());
+                bytes.min(usize::try_from(left).unwrap_or(usize::MAX))
+            }
+            _ => bytes,
+        };
+        self.behind.set(self.behind.get() + passed as u64);
+        passed
     }
 
     /// Is a head due that has begun?
@@ -263,31 +306,34 @@ impl HeadProgress {
     }
 
     fn begin_request(&self, request: &Request) {
-        self.note_step();
         self.waited.set(None);
         if self.phase.replace(Phase::Serving) != Phase::Complete {
-            self.pipelined.set(true);
+            self.is_unframed.set(true);
+            self.behind.set(0);
         }
         let headers = request.headers();
         let announced = headers.get(header::CONTENT_LENGTH);
         let is_chunked = announced.is_none() && headers.contains_key(header::TRANSFER_ENCODING);
         let bytes = announced.map_or(Some(0), |length| length.to_str().ok()?.parse().ok());
-        self.body.set(bytes.filter(|_| !is_chunked));
+        let body = bytes.filter(|_| !is_chunked).map_or(Body::UNKNOWN, Body::Bytes);
+        self.body.set(body);
+        if matches!(body, Body::Bytes(bytes) if self.behind.get() > bytes) {
+            self.is_unframed.set(true);
+        }
     }
 
     fn finish(&self) {
-        self.note_step();
         self.since.set(Instant::now());
-        if self.body.get().is_some_and(|bytes| self.behind.get() > bytes) {
-            self.pipelined.set(true);
-        }
         self.end.set(HeadEnd::default());
-        if !self.pipelined.get() {
-            self.phase.set(Phase::Idle);
-            return;
+        // The rest of a body that was not read would be taken for a head.
+        if !matches!(self.body.get(), Body::Bytes(bytes) if self.behind.get() >= bytes) {
+            self.is_unframed.set(true);
         }
-        self.phase.set(Phase::Begun);
-        self.wake();
+        let is_unframed = self.is_unframed.get();
+        self.phase.set(if is_unframed { Phase::Begun } else { Phase::Idle });
+        if is_unframed || !self.held.borrow().is_empty() {
+            self.wake();
+        }
     }
 }
 
@@ -369,6 +415,23 @@ impl<S: Transport> Timed<S> {
         self.stream.write_last(answer);
     }
 
+    /// Reads what was held back, or else from the socket.
+    fn poll_read_at_most(
+        &mut self,
+        bytes_max: u64,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut held = self.heads.held.borrow_mut();
+        if held.is_empty() {
+            return Pin::new(&mut (&mut self.stream).take(bytes_max)).poll_read(context, into);
+        }
+        let length = held.len().min(into.remaining());
+        into.put_slice(&held[..length]);
+        held.drain(..length);
+        Poll::Ready(Ok(()))
+    }
+
     /// Starts, stops and polls the timer.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         if !self.heads.is_due() {
@@ -410,19 +473,35 @@ impl<S: Transport> AsyncRead for Timed<S> {
             }
             return Poll::Ready(Ok(()));
         }
+        let bytes_max = match this.heads.may_read() {
+            MayRead::Bytes(bytes) => bytes,
+            waits => {
+                this.heads.in_run.set(0);
+                if waits == MayRead::NextRun {
+                    context.waker().wake_by_ref();
+                }
+                return Poll::Pending;
+            }
+        };
         let before = into.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(context, into);
+        let mut read = this.poll_read_at_most(bytes_max, context, into);
         if S::HAS_HANDSHAKE {
             this.heads.set_in_handshake(this.stream.is_in_handshake());
         }
         let received = &into.filled()[before..];
-        if !received.is_empty() {
-            this.heads.note_step();
-        }
         if !S::HAS_HANDSHAKE && received.first() == Some(&HANDSHAKE) && this.heads.is_unused() {
             count_handshake(Handshake::ListenerWithoutTls);
         }
-        this.heads.received(received);
+        let passed = this.heads.received(received);
+        if passed < received.len() {
+            this.heads.hold(&received[passed..]);
+            into.set_filled(before + passed);
+            if passed == 0 {
+                read = Poll::Pending;
+            }
+        }
+        let in_run = if read.is_pending() { 0 } else { this.heads.in_run.get() + passed as u64 };
+        this.heads.in_run.set(in_run);
         if this.heads.is_unwanted.get() {
             match this.heads.awaited() {
                 // The reader gets the end of the connection. It still writes the last response.
@@ -442,9 +521,6 @@ impl<S: Transport> AsyncWrite for Timed<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
-        if written.is_ready() {
-            this.heads.note_step();
-        }
         this.is_blocked = written.is_pending();
         written
     }

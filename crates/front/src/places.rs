@@ -19,10 +19,10 @@ use crate::metrics::{Closed, count_closed};
 /// taken, further clients wait in the kernel's queue.
 ///
 /// Each closed connection ends in a later run of the worker. A flood of 3,000 new connections a
-/// second brings 15 in the 5 ms that a run of a busy worker takes, so with few more than that every
+/// second brings 30 in the 10 ms that a run of a busy worker takes, so with few more than that every
 /// client would wait behind the flood. Fewer places have fewer, as they are descriptors.
 pub fn connections_headroom(places: usize) -> usize {
-    (places / 16).clamp(8, 64)
+    (places / 8).clamp(8, 64)
 }
 
 /// The interval at which a worker without free places looks for connections to close, if the last
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn the_headroom_is_a_part_of_the_places_within_bounds() {
-        let headrooms = [0, 100, 600, 25_000].map(connections_headroom);
-        assert_eq!(headrooms, [8, 8, 37, 64]);
+        let headrooms = [0, 60, 400, 25_000].map(connections_headroom);
+        assert_eq!(headrooms, [8, 8, 50, 64]);
     }
 
     #[actix_rt::test]

@@ -1,11 +1,13 @@
-//! A client that sends many requests ahead of the one that is served. A separate program, since it measures the
-//! time that its process computes.
+//! Clients that send many requests ahead of the one that is served. A separate program, since one test measures
+//! the time that its process computes.
 #![cfg(target_os = "linux")]
 
 #[allow(dead_code, reason = "made for all tests of this crate")]
 mod kit;
 
 use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::kit::session::Session;
 use crate::kit::{POLITE, Wire, node, parrot, request};
@@ -26,7 +28,7 @@ async fn requests_ahead_of_a_stream_cost_little_until_it_ends() {
     let mut wire = Wire::open(&node.running).await;
     wire.send(request("GET /demo/mcp", &headers, "")).await;
     wire.0.readable().await.unwrap();
-    // As many as the HTTP layer decodes ahead, and as much behind them as fills its buffer.
+    // More than the buffer of the HTTP layer takes.
     let ahead =
         request("GET /nowhere", &format!("X-Long: {}\r\n", "x".repeat(4_000)), "").repeat(256);
     // The kernel takes what the node does not read.
@@ -44,4 +46,75 @@ async fn requests_ahead_of_a_stream_cost_little_until_it_ends() {
     let answered = read.matches("HTTP/1.1 404").count();
     assert!((50..256).contains(&answered), "{answered}: {read}");
     assert!(read.contains("HTTP/1.1 408"), "{read}");
+}
+
+/// Requests with bodies of such lengths, of which the last one asks for the end of the connection.
+fn pings(session: &Session, count: usize, lengths: &[usize]) -> String {
+    let ping = |number: usize| {
+        let pad = "x".repeat(lengths[number % lengths.len()]);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{number},"method":"ping","params":{{"_meta":{{"pad":"{pad}"}}}}}}"#
+        );
+        let close = if number + 1 == count { "Connection: close\r\n" } else { "" };
+        let headers = format!("{POLITE}{close}Mcp-Session-Id: {}\r\n", session.id);
+        request("POST /demo/mcp", &headers, &body)
+    };
+    (0..count).map(ping).collect()
+}
+
+#[actix_rt::test]
+async fn requests_ahead_are_answered_in_order_and_the_connection_stays_open() {
+    let node = node(parrot::backends(), |_| {});
+    let session = Session::begin(&node.running, "2025-11-25").await;
+    // However they are cut into pieces. The HTTP layer would announce the end of the connection in each answer
+    // while a part of a later body has arrived.
+    for (count, lengths, cut) in [
+        (6, &[0, 30][..], 1),
+        (40, &[0, 300, 0], 7),
+        (40, &[0, 3_000, 100, 9_000, 70_000], 700),
+        (40, &[0, 3_000, 100, 9_000, 70_000], 5_000),
+        (40, &[70_000, 0, 0, 0, 0, 0, 0, 0, 0, 300], usize::MAX),
+        (2_000, &[0], usize::MAX),
+    ] {
+        let sent = pings(&session, count, lengths);
+        let (mut from, mut to) = Wire::open(&node.running).await.0.into_split();
+        let write = async {
+            for piece in sent.as_bytes().chunks(cut) {
+                to.write_all(piece).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        let mut read = String::new();
+        let both = async { tokio::join!(write, from.read_to_string(&mut read)).1.unwrap() };
+        tokio::time::timeout(Duration::from_secs(20), both).await.expect("no end");
+        let ids: Vec<_> =
+            read.split("\"id\":").skip(1).map(|rest| rest.split(',').next()).collect();
+        let expected: Vec<_> = (0..count).map(|id| id.to_string()).collect();
+        let expected: Vec<_> = expected.iter().map(|id| Some(&**id)).collect();
+        assert_eq!(ids, expected, "cut at {cut}: {read}");
+        assert_eq!(read.matches("HTTP/1.1 200").count(), count);
+        assert_eq!(read.matches("connection: close").count(), 1, "cut at {cut}: {read}");
+    }
+}
+
+#[actix_rt::test]
+async fn refused_requests_ahead_do_not_delay_the_request_of_another_client() {
+    let node = node(parrot::backends(), |settings| settings.workers = 1);
+    let ahead = request("GET /nowhere", "", "").repeat(2_000);
+    let (from, mut to) = Wire::open(&node.running).await.0.into_split();
+    let mut other = Wire::open(&node.running).await;
+    other.send(request("GET /elsewhere", "", "")).await;
+    assert_eq!(other.receive().await.status, 404);
+    let flood = async { to.write_all(ahead.as_bytes()).await.unwrap() };
+    let asked = async {
+        other.send(request("GET /elsewhere", "", "")).await;
+        assert_eq!(other.receive().await.status, 404);
+        let mut read = vec![0; 1 << 20];
+        let read = match from.try_read(&mut read) {
+            Ok(count) => String::from_utf8_lossy(&read[..count]).matches("HTTP/1.1 404").count(),
+            Err(_) => 0,
+        };
+        assert!(read < 200, "{read} were answered before");
+    };
+    tokio::join!(flood, asked);
 }

@@ -45,6 +45,13 @@ async fn a_head_that_another_parser_could_read_differently_is_400() {
             wire.send(bytes).await;
             assert_eq!(wire.receive().await.status, status, "{lenient:?}");
         }
+        // The same ahead of an answer.
+        let mut wire = Wire::open(&front).await;
+        wire.send(format!("{get}{plain}{lenient}")).await;
+        let read = wire.receive_until_close().await;
+        let statuses: Vec<_> = read.split("HTTP/1.1 ").skip(1).map(|reply| &reply[..3]).collect();
+        assert_eq!(statuses, ["404", "400", "400"], "{lenient:?}: {read}");
+        assert_eq!(read.matches("connection: close").count(), 1, "{read}");
     }
     for (target, status) in [("http", 404), ("https", 404), ("ftp", 400), ("ws", 400)] {
         let target = format!("{target}://localhost/demo/mcp");

@@ -167,7 +167,7 @@ mod tests {
         assert!(only.contains("`front.connections_max`") && only.contains("to 50312"), "{only}");
         let joined = descriptors(1_000, "[cluster]\nlisten = '127.0.0.1:0'\n");
         let half = (1_000 - 32 - 128 - 16 - 192 - 2 * 4) / 2;
-        assert_eq!(joined.connections_max(), half - half / 16);
+        assert_eq!(joined.connections_max(), half - 64.min(half / 8));
         assert_eq!(descriptors(10, "").connections_max(), 1);
     }
 
@@ -175,9 +175,9 @@ mod tests {
     fn child_processes_take_at_most_half_of_what_clients_could_have() {
         let some = descriptors(4_096, STDIO);
         let half_of = |limit: usize| (limit - 32 - 128 - 16 - 2 * 4) / 2 / 2;
-        assert_eq!(some.connections_max(), half_of(4_096) - half_of(4_096) / 16);
+        assert_eq!(some.connections_max(), half_of(4_096) - 64);
         let few = descriptors(1_024, STDIO);
-        assert_eq!(few.connections_max(), half_of(1_024) - half_of(1_024) / 16);
+        assert_eq!(few.connections_max(), half_of(1_024) - half_of(1_024) / 8);
         assert!(few.warnings()[1].contains("`node.children_max` is 1000"), "{:?}", few.warnings());
     }
 }
