@@ -160,9 +160,6 @@ impl Collecting {
         in_session: bool,
     ) -> Result<Bytes, Uncollected> {
         bound.check(announced)?;
-        if let Some(connection) = connection {
-            connection.note_collected(false);
-        }
         let mut arriving = Arriving {
             payload,
             connection,
@@ -234,10 +231,8 @@ impl Arriving<'_> {
         let (limit, setting) = self.pace.limit(self.received, self.waited);
         let piece = timeout_at(self.began + limit, poll_fn(|context| self.poll_next(context)));
         let piece = piece.await.unwrap_or(Err(Uncollected::TooSlow { setting }))?;
-        match (&piece, self.connection) {
-            (Some(piece), _) => self.received += piece.len() as u64,
-            (None, Some(connection)) => connection.note_collected(true),
-            (None, None) => {}
+        if let Some(piece) = &piece {
+            self.received += piece.len() as u64;
         }
         Ok(piece)
     }

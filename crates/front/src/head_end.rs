@@ -5,10 +5,19 @@
 //! another way: lines that end without a carriage return, and a fragment in the request line.
 //! And it looks for the length of the body, so that no more is passed on than the request.
 
-use crate::read_ahead::Body;
-
 const LENGTH: &[u8] = b"content-length:";
 const ENCODING: &[u8] = b"transfer-encoding:";
+
+/// What follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// A body of so many bytes, or none.
+    Bytes(u64),
+    /// A chunked body.
+    Chunks,
+    /// The headers cannot be understood. The parser refuses them.
+    Unknown,
+}
 
 /// How many bytes are kept of a line that has not arrived whole: as many as a length needs.
 const KEPT: usize = 48;
@@ -25,14 +34,20 @@ pub(crate) struct HeadEnd {
     /// The last byte was a carriage return.
     returned: bool,
     ambiguous: bool,
-    body: Body,
+    announced: Option<Announced>,
 }
 
 impl Default for HeadEnd {
     fn default() -> Self {
-        let body = Body::Bytes(0);
         let kept = ([0; KEPT], 0);
-        Self { begun: false, line_bytes: 0, kept, returned: false, ambiguous: false, body }
+        Self {
+            begun: false,
+            line_bytes: 0,
+            kept,
+            returned: false,
+            ambiguous: false,
+            announced: None,
+        }
     }
 }
 
@@ -70,9 +85,9 @@ impl HeadEnd {
         self.ambiguous
     }
 
-    /// The body of the request, as its headers announce it; unknown if they cannot be understood.
-    pub(crate) fn body(&self) -> Body {
-        self.body
+    /// What follows the head, as its headers announce it.
+    pub(crate) fn announced(&self) -> Announced {
+        self.announced.unwrap_or(Announced::Bytes(0))
     }
 
     /// Looks at a header, of which the last part has arrived.
@@ -96,20 +111,21 @@ impl HeadEnd {
 
     /// Looks at a header. A long one may be cut.
     fn look_for_length(&mut self, line: &[u8]) {
-        let names =
-            |name: &[u8]| line.len() >= name.len() && line[..name.len()].eq_ignore_ascii_case(name);
+        let value_of = |name: &[u8]| {
+            let (start, value) = line.split_at_checked(name.len())?;
+            start.eq_ignore_ascii_case(name).then(|| value.trim_ascii())
+        };
+        let length = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
         // Few names begin with these letters.
-        match line.first() {
-            Some(b'c' | b'C') if names(LENGTH) => {
-                let length = std::str::from_utf8(&line[LENGTH.len()..]).ok();
-                let length = length.and_then(|text| text.trim_ascii().parse().ok());
-                self.body = match (length, self.body) {
-                    (Some(bytes), Body::Bytes(0)) if line.len() < KEPT => Body::Bytes(bytes),
-                    _ => Body::UNKNOWN,
-                };
-            }
-            Some(b't' | b'T') if names(ENCODING) => self.body = Body::UNKNOWN,
-            _ => {}
+        let announced = match line.first() {
+            Some(b'c' | b'C') => value_of(LENGTH).map(|value| length(value).map(Announced::Bytes)),
+            Some(b't' | b'T') => value_of(ENCODING)
+                .map(|value| value.eq_ignore_ascii_case(b"chunked").then_some(Announced::Chunks)),
+            _ => None,
+        };
+        if let Some(announced) = announced {
+            let known = announced.filter(|_| self.announced.is_none() && line.len() < KEPT);
+            self.announced = Some(known.unwrap_or(Announced::Unknown));
         }
     }
 
@@ -168,26 +184,29 @@ mod tests {
         let long = format!("content-length:{}7", " ".repeat(KEPT));
         let long_name = format!("{}: content-length: 3", "x".repeat(KEPT));
         for (headers, body) in [
-            ("host: a", Body::Bytes(0)),
-            ("Content-Length: 12", Body::Bytes(12)),
-            ("content-LENGTH:12 \nx: y", Body::Bytes(12)),
-            ("content-length: 18446744073709551615", Body::Bytes(u64::MAX)),
-            ("content-lengths: 12\r\nx-content-length: 12", Body::Bytes(0)),
-            (&long_name, Body::Bytes(0)),
-            (&long, Body::UNKNOWN),
-            ("content-length: x", Body::UNKNOWN),
-            ("content-length: 1\r\ncontent-length: 2", Body::UNKNOWN),
-            ("content-length: 1\r\nTransfer-Encoding: chunked", Body::UNKNOWN),
-            ("transfer-encoding: chunked\r\ncontent-length: 1", Body::UNKNOWN),
+            ("host: a", Announced::Bytes(0)),
+            ("Content-Length: 12", Announced::Bytes(12)),
+            ("content-LENGTH:12 \nx: y", Announced::Bytes(12)),
+            ("content-length: 18446744073709551615", Announced::Bytes(u64::MAX)),
+            ("content-lengths: 12\r\nx-content-length: 12", Announced::Bytes(0)),
+            (&long_name, Announced::Bytes(0)),
+            (&long, Announced::Unknown),
+            ("content-length: x", Announced::Unknown),
+            ("content-length: 1\r\ncontent-length: 2", Announced::Unknown),
+            ("content-length: 1\r\nTransfer-Encoding: chunked", Announced::Unknown),
+            ("Transfer-Encoding:  CHUNKED ", Announced::Chunks),
+            ("transfer-encoding: gzip, chunked", Announced::Unknown),
+            ("transfer-encoding: chunked\r\ntransfer-encoding: chunked", Announced::Unknown),
+            ("transfer-encoding: chunked\r\ncontent-length: 1", Announced::Unknown),
         ] {
             let head = format!("POST /content-length:9 HTTP/1.1\r\n{headers}\r\n\r\n");
-            assert_eq!(read(&[&head]).0.body(), body, "{head:?}");
+            assert_eq!(read(&[&head]).0.announced(), body, "{head:?}");
             for cut in 1..head.len() {
-                let two = read(&[&head[..cut], &head[cut..]]).0.body();
+                let two = read(&[&head[..cut], &head[cut..]]).0.announced();
                 assert_eq!(two, body, "{head:?} {cut}");
             }
             let each: Vec<_> = (0..head.len()).map(|at| &head[at..=at]).collect();
-            assert_eq!(read(&each).0.body(), body, "{head:?}");
+            assert_eq!(read(&each).0.announced(), body, "{head:?}");
         }
     }
 
@@ -212,13 +231,13 @@ mod tests {
     }
 
     /// Where a head ends that arrives in pieces of such lengths, in turn, and what was found.
-    fn found(bytes: &[u8], lengths: &[usize]) -> (Option<usize>, bool, Body) {
+    fn found(bytes: &[u8], lengths: &[usize]) -> (Option<usize>, bool, Announced) {
         let (mut end, mut at) = (HeadEnd::default(), 0);
         for length in lengths.iter().cycle() {
             let to = (at + length).min(bytes.len());
             let behind = end.read(&bytes[at..to]);
             if behind.is_some() || to == bytes.len() {
-                return (behind.map(|behind| to - behind), end.is_ambiguous(), end.body());
+                return (behind.map(|behind| to - behind), end.is_ambiguous(), end.announced());
             }
             at = to;
         }

@@ -1,10 +1,10 @@
-//! Bounds the time that each request's head may take to arrive.
+//! Bounds the time that each request's head may take to arrive, and passes on one request at a time.
 //!
 //! The HTTP layer times the head of a connection's first request only. [`Timed`] wraps the socket
-//! and times every later one, from its first byte. [`HeadProgress`], which both share, records
-//! whether a head is due. A head that arrives whole in one read needs no timer. This file parses
-//! no request. A connection that waits for a request can be closed from outside, and its holder is
-//! the tenant that it counts for then.
+//! and times every later one, from its first byte. It holds back what is beyond the end of the request
+//! that is served. [`HeadProgress`], which both share, records what is due. A head that arrives whole in
+//! one read needs no timer. A connection that waits for a request can be closed from outside, and its
+//! holder is the tenant that it counts for then.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,17 +14,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use actix_http::Request;
 use actix_http::body::{BodySize, MessageBody};
-use actix_http::header;
-use actix_http::{HttpMessage as _, Request};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::head_end::HeadEnd;
+use crate::framing::{Due, Framing};
 use crate::metrics::{Handshake, count_handshake};
-use crate::read_ahead::{Body, Due, MayRead};
+use crate::read_ahead::MayRead;
 use crate::second_poll::SecondPoll;
 use crate::tls::HANDSHAKE;
 use crate::transport::Transport;
@@ -46,25 +45,22 @@ enum Phase {
     Complete,
     /// A request is served: its body is read, its response is written.
     Serving,
+    /// The request was answered before its body had arrived. Timed: the HTTP layer reads the rest of the
+    /// body, or closes the connection.
+    Rest,
 }
 
 /// The head state that a connection's socket and its requests share.
 #[derive(Debug)]
 pub(crate) struct HeadProgress {
     phase: Cell<Phase>,
-    end: Cell<HeadEnd>,
-    /// Bytes behind the head of the request that is served that were passed on.
-    behind: Cell<u64>,
-    /// That request's body.
-    body: Cell<Body>,
-    /// Bytes that were read in this run of the connection's task.
+    framing: RefCell<Framing>,
+    /// Bytes that were passed on since nothing could be read.
     in_run: Cell<u64>,
-    /// What was read beyond the end of the request that is served.
+    /// What was read beyond the end of a request, and is not passed on yet.
     held: RefCell<Vec<u8>>,
-    /// Bytes of a request may have been passed on before the one ahead of it was answered. The start of the
-    /// next head is therefore unknown, and the time between two requests is bounded as a head is.
-    is_unframed: Cell<bool>,
-    /// Wakes the connection's task when that time begins, or when the connection is to be closed.
+    /// Wakes the connection's task when more may be read, when a time begins, or when the connection is to be
+    /// closed.
     task: RefCell<Option<Waker>>,
     /// When the connection was made, or its last request was answered.
     since: Cell<Instant>,
@@ -108,12 +104,9 @@ impl HeadProgress {
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self {
             phase: Cell::new(Phase::First),
-            end: Cell::default(),
-            behind: Cell::new(0),
-            body: Cell::new(Body::Bytes(0)),
+            framing: RefCell::default(),
             in_run: Cell::new(0),
             held: RefCell::default(),
-            is_unframed: Cell::new(false),
             task: RefCell::default(),
             since: Cell::new(Instant::now()),
             is_unwanted: Cell::new(false),
@@ -139,15 +132,14 @@ impl HeadProgress {
         request.conn_data()
     }
 
-    /// Could another parser have read the head of the request that is served in another way? Heads whose
-    /// start is unknown are not looked at.
+    /// Could another parser have read the head of the request that is served in another way?
     pub(crate) fn is_ambiguous(&self) -> bool {
-        self.end.get().is_ambiguous()
+        self.framing.borrow().is_ambiguous()
     }
 
     /// Waits until the HTTP layer has passed on what arrived behind the head of the request that is served.
     pub(crate) async fn pass_on(&self) {
-        if self.behind.get() > 0 {
+        if self.framing.borrow().has_body() {
             self.second_poll.come().await;
         }
     }
@@ -196,9 +188,9 @@ impl HeadProgress {
     fn awaited(&self) -> Option<Rest> {
         Some(match self.phase.get() {
             Phase::First if self.is_in_handshake.get() => Rest::HalfHead,
-            Phase::First if !self.end.get().has_begun() => Rest::Idle,
+            Phase::First if !self.framing.borrow().has_begun() => Rest::Idle,
             Phase::Idle => Rest::Idle,
-            Phase::First | Phase::Begun => Rest::HalfHead,
+            Phase::First | Phase::Begun | Phase::Rest => Rest::HalfHead,
             Phase::Complete | Phase::Serving if self.waits_for_room.get() => Rest::Body,
             Phase::Complete | Phase::Serving => return None,
         })
@@ -222,7 +214,7 @@ impl HeadProgress {
 
     /// No byte of a request has ever arrived.
     fn is_unused(&self) -> bool {
-        self.phase.get() == Phase::First && !self.end.get().has_begun()
+        self.phase.get() == Phase::First && !self.framing.borrow().has_begun()
     }
 
     fn wake(&self) {
@@ -231,53 +223,37 @@ impl HeadProgress {
         }
     }
 
-    /// Notes that the body of the request is collected from now on, or that its last piece was.
-    pub(crate) fn note_collected(&self, is_whole: bool) {
-        if let Body::Unknown { .. } = self.body.get() {
-            self.behind.set(0);
-            if is_whole {
-                self.body.set(Body::Bytes(0));
-            } else {
-                self.body.set(Body::Unknown { is_collected: true });
-                self.wake();
-            }
-        }
-    }
-
     /// What may be read now.
     fn may_read(&self) -> MayRead {
-        let (is_unframed, is_held) = (self.is_unframed.get(), !self.held.borrow().is_empty());
-        let (due, is_ahead) = match (self.phase.get(), self.body.get()) {
-            (Phase::Complete, body @ Body::Bytes(_)) | (Phase::Serving, body) => {
-                (Due::Body(body, self.behind.get()), is_unframed || is_held)
-            }
-            _ => (Due::Head, is_unframed),
-        };
-        MayRead::of(due, self.in_run.get(), is_ahead)
+        let is_ahead = !self.held.borrow().is_empty();
+        MayRead::of(self.framing.borrow().due(), self.in_run.get(), is_ahead)
     }
 
-    /// Looks at bytes that arrived. Returns how many of them may be passed on: those up to the end of the request.
+    /// Looks at bytes that arrived. Returns how many of them may be passed on: those up to the end of the request
+    /// that is served, or of the next one.
     fn received(&self, bytes: &[u8]) -> usize {
-        match self.phase.get() {
-            _ if bytes.is_empty() => 0,
-            phase @ (Phase::First | Phase::Idle | Phase::Begun) if !self.is_unframed.get() => {
-                let mut end = self.end.get();
-                let behind = end.read(bytes);
-                self.end.set(end);
-                let Some(behind) = behind else {
-                    if phase == Phase::Idle {
-                        self.phase.set(Phase::Begun);
-                    }
-                    return bytes.len();
-                };
-                self.phase.set(Phase::Complete);
-                self.body.set(end.body());
-                self.behind.set(0);
-                bytes.len() - behind + self.pass_behind(behind)
-            }
-            Phase::First | Phase::Idle | Phase::Begun => bytes.len(),
-            Phase::Complete | Phase::Serving => self.pass_behind(bytes.len()),
+        let mut framing = self.framing.borrow_mut();
+        let mut passed = framing.read(bytes);
+        if matches!(self.phase.get(), Phase::Complete | Phase::Serving) || bytes.is_empty() {
+            return passed;
         }
+        if self.phase.get() == Phase::Rest {
+            if framing.due() != Due::Nothing {
+                return passed;
+            }
+            framing.begin_next();
+            self.phase.set(Phase::Idle);
+            if passed == bytes.len() {
+                return passed;
+            }
+            passed += framing.read(&bytes[passed..]);
+        }
+        match framing.due() {
+            Due::Head if self.phase.get() == Phase::First => {}
+            Due::Head => self.phase.set(Phase::Begun),
+            _ => self.phase.set(Phase::Complete),
+        }
+        passed
     }
 
     /// Holds bytes back until the request that is served is answered.
@@ -287,51 +263,29 @@ impl HeadProgress {
         held.splice(..0, bytes.iter().copied());
     }
 
-    /// Returns how many of so many bytes behind the head may be passed on.
-    fn pass_behind(&self, bytes: usize) -> usize {
-        let passed = match self.body.get() {
-            Body::Bytes(body) if !self.is_unframed.get() => {
-                let left = body.saturating_sub(self.behind.get());
-                bytes.min(usize::try_from(left).unwrap_or(usize::MAX))
-            }
-            _ => bytes,
-        };
-        self.behind.set(self.behind.get() + passed as u64);
-        passed
-    }
-
-    /// Is a head due that has begun?
+    /// Is a head due that has begun, or the rest of a body?
     fn is_due(&self) -> bool {
-        self.phase.get() == Phase::Begun
+        matches!(self.phase.get(), Phase::Begun | Phase::Rest)
     }
 
-    fn begin_request(&self, request: &Request) {
+    fn begin_request(&self) {
         self.waited.set(None);
         if self.phase.replace(Phase::Serving) != Phase::Complete {
-            self.is_unframed.set(true);
-            self.behind.set(0);
-        }
-        let headers = request.headers();
-        let announced = headers.get(header::CONTENT_LENGTH);
-        let is_chunked = announced.is_none() && headers.contains_key(header::TRANSFER_ENCODING);
-        let bytes = announced.map_or(Some(0), |length| length.to_str().ok()?.parse().ok());
-        let body = bytes.filter(|_| !is_chunked).map_or(Body::UNKNOWN, Body::Bytes);
-        self.body.set(body);
-        if matches!(body, Body::Bytes(bytes) if self.behind.get() > bytes) {
-            self.is_unframed.set(true);
+            self.framing.borrow_mut().lose();
         }
     }
 
     fn finish(&self) {
         self.since.set(Instant::now());
-        self.end.set(HeadEnd::default());
-        // The rest of a body that was not read would be taken for a head.
-        if !matches!(self.body.get(), Body::Bytes(bytes) if self.behind.get() >= bytes) {
-            self.is_unframed.set(true);
+        let mut framing = self.framing.borrow_mut();
+        if framing.due() == Due::Nothing {
+            framing.begin_next();
+            self.phase.set(Phase::Idle);
+        } else {
+            self.phase.set(Phase::Rest);
         }
-        let is_unframed = self.is_unframed.get();
-        self.phase.set(if is_unframed { Phase::Begun } else { Phase::Idle });
-        if is_unframed || !self.held.borrow().is_empty() {
+        // What is held back may be read, and the time of the rest begins.
+        if self.phase.get() == Phase::Rest || !self.held.borrow().is_empty() {
             self.wake();
         }
     }
@@ -346,7 +300,7 @@ impl Serving {
     pub(crate) fn of(request: &Request) -> Self {
         let heads = HeadProgress::of(request).cloned();
         if let Some(heads) = &heads {
-            heads.begin_request(request);
+            heads.begin_request();
         }
         Self(heads)
     }
@@ -429,6 +383,9 @@ impl<S: Transport> Timed<S> {
         let length = held.len().min(into.remaining());
         into.put_slice(&held[..length]);
         held.drain(..length);
+        if held.is_empty() {
+            *held = Vec::new();
+        }
         Poll::Ready(Ok(()))
     }
 

@@ -20,9 +20,17 @@ use crate::metrics::{Closed, count_closed};
 ///
 /// Each closed connection ends in a later run of the worker. A flood of 3,000 new connections a
 /// second brings 30 in the 10 ms that a run of a busy worker takes, so with few more than that every
-/// client would wait behind the flood. Fewer places have fewer, as they are descriptors.
+/// client would wait behind the flood. Each needs a descriptor, so a worker with few places has few.
 pub fn connections_headroom(places: usize) -> usize {
     (places / 8).clamp(8, 64)
+}
+
+/// The most places for which so many descriptors are enough, with the connections beyond them.
+pub fn places_within(descriptors: usize) -> usize {
+    // Of nine parts of the sum eight are places, rounded in favour of these.
+    let places = descriptors.saturating_sub((descriptors / 9).clamp(8, 64));
+    let is_enough = places + connections_headroom(places) <= descriptors;
+    if is_enough { places } else { places.saturating_sub(1) }
 }
 
 /// The interval at which a worker without free places looks for connections to close, if the last
@@ -213,6 +221,12 @@ mod tests {
     fn the_headroom_is_a_part_of_the_places_within_bounds() {
         let headrooms = [0, 60, 400, 25_000].map(connections_headroom);
         assert_eq!(headrooms, [8, 8, 50, 64]);
+        for places in 1..2_000 {
+            let descriptors = places + connections_headroom(places);
+            assert!(places_within(descriptors) >= places, "{places}");
+            let places = places_within(descriptors);
+            assert!(places + connections_headroom(places) <= descriptors, "{places}");
+        }
     }
 
     #[actix_rt::test]

@@ -48,7 +48,8 @@ async fn requests_ahead_of_a_stream_cost_little_until_it_ends() {
     assert!(read.contains("HTTP/1.1 408"), "{read}");
 }
 
-/// Requests with bodies of such lengths, of which the last one asks for the end of the connection.
+/// Requests with bodies of such lengths, of which every third one has chunks, and the last one asks for the end of
+/// the connection.
 fn pings(session: &Session, count: usize, lengths: &[usize]) -> String {
     let ping = |number: usize| {
         let pad = "x".repeat(lengths[number % lengths.len()]);
@@ -57,7 +58,13 @@ fn pings(session: &Session, count: usize, lengths: &[usize]) -> String {
         );
         let close = if number + 1 == count { "Connection: close\r\n" } else { "" };
         let headers = format!("{POLITE}{close}Mcp-Session-Id: {}\r\n", session.id);
-        request("POST /demo/mcp", &headers, &body)
+        if number % 3 < 2 {
+            return request("POST /demo/mcp", &headers, &body);
+        }
+        let head = format!("{headers}Transfer-Encoding: chunked\r\n");
+        let (first, second) = body.split_at(7);
+        let chunks = format!("7;x=y\r\n{first}\r\n{:X}\r\n{second}\r\n0\r\n\r\n", second.len());
+        request("POST /demo/mcp", &head, "") + &chunks
     };
     (0..count).map(ping).collect()
 }
@@ -69,7 +76,7 @@ async fn requests_ahead_are_answered_in_order_and_the_connection_stays_open() {
     // However they are cut into pieces. The HTTP layer would announce the end of the connection in each answer
     // while a part of a later body has arrived.
     for (count, lengths, cut) in [
-        (6, &[0, 30][..], 1),
+        (9, &[0, 30][..], 1),
         (40, &[0, 300, 0], 7),
         (40, &[0, 3_000, 100, 9_000, 70_000], 700),
         (40, &[0, 3_000, 100, 9_000, 70_000], 5_000),
@@ -117,4 +124,49 @@ async fn refused_requests_ahead_do_not_delay_the_request_of_another_client() {
         assert!(read < 200, "{read} were answered before");
     };
     tokio::join!(flood, asked);
+}
+
+/// A part of the next request arrives with the end of a chunked body, and the rest later.
+#[actix_rt::test]
+async fn a_request_behind_a_chunked_body_may_be_cut_anywhere() {
+    let node = node(parrot::backends(), |_| {});
+    let session = Session::begin(&node.running, "2025-11-25").await;
+    let requests = pings(&session, 4, &[0]);
+    // The third request has chunks.
+    let begin = requests.rfind("POST").unwrap();
+    for cut in begin - 30..requests.len() {
+        let (mut from, mut to) = Wire::open(&node.running).await.0.into_split();
+        let mut read = String::new();
+        let both = async {
+            tokio::join!(
+                async {
+                    to.write_all(&requests.as_bytes()[..cut]).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    to.write_all(&requests.as_bytes()[cut..]).await.unwrap();
+                },
+                from.read_to_string(&mut read)
+            )
+        };
+        tokio::time::timeout(Duration::from_secs(2), both).await.expect("no end").1.unwrap();
+        assert_eq!(read.matches("HTTP/1.1 200").count(), 4, "cut at {cut}: {read}");
+    }
+}
+
+#[actix_rt::test]
+async fn a_request_behind_a_chunked_body_is_timed_and_looked_at_as_any_other() {
+    let node = node(parrot::backends(), |settings| settings.head_timeout_secs = 1);
+    let session = Session::begin(&node.running, "2025-11-25").await;
+    let pings = pings(&session, 4, &[0]);
+    let (chunked, last) = pings.split_at(pings.rfind("POST").unwrap());
+    let chunked = &chunked[chunked.rfind("POST").unwrap()..];
+    let mut wire = Wire::open(&node.running).await;
+    for _ in 0..2 {
+        wire.send(chunked).await;
+        assert_eq!(wire.receive().await.status, 200);
+        // Longer than a head may take.
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+    }
+    wire.send(format!("{chunked}{}", last.replacen("\r\n", "\n", 1))).await;
+    let read = wire.receive_until_close().await;
+    assert!(read.contains("HTTP/1.1 200") && read.contains("HTTP/1.1 400"), "{read}");
 }

@@ -67,14 +67,13 @@ impl Descriptors {
         let backends = settings.tenants.values().flat_map(|tenant| tenant.backends.values());
         let upstream = backends.map(connections_max).fold(0, usize::saturating_add);
         let peers = if settings.cluster.peers.listen.is_empty() { 0 } else { PEERS };
-        let fixed = (OWN + OPERATORS + STORE + peers).saturating_add(workers * OF_A_WORKER);
+        let of_workers = workers.saturating_mul(OF_A_WORKER);
+        let fixed = (OWN + OPERATORS + STORE + peers).saturating_add(of_workers);
         let of_servers = children_max.saturating_mul(OF_A_CHILD).saturating_add(upstream);
         let others = fixed.saturating_add(of_servers);
         // If servers may use more than there is, clients keep half of what they share.
         let left = limit.saturating_sub(others).max(limit.saturating_sub(fixed) / 2);
-        let of_worker = left / workers.max(1);
-        let most = of_worker.saturating_sub(front::connections_headroom(of_worker));
-        let allowed = wanted.min(most).max(1);
+        let allowed = wanted.min(front::places_within(left / workers.max(1))).max(1);
         Self { limit, others, workers, wanted, allowed, children_max, upstream }
     }
 
@@ -167,17 +166,33 @@ mod tests {
         assert!(only.contains("`front.connections_max`") && only.contains("to 50312"), "{only}");
         let joined = descriptors(1_000, "[cluster]\nlisten = '127.0.0.1:0'\n");
         let half = (1_000 - 32 - 128 - 16 - 192 - 2 * 4) / 2;
-        assert_eq!(joined.connections_max(), half - 64.min(half / 8));
+        assert_eq!(joined.connections_max(), front::places_within(half));
         assert_eq!(descriptors(10, "").connections_max(), 1);
+    }
+
+    #[test]
+    fn the_limit_of_the_warning_is_enough() {
+        for wanted in [1, 63, 64, 400, 511, 600, 25_000] {
+            let settings = format!("connections_max = {wanted}\n");
+            let low = descriptors(200, &settings);
+            let warning = low.warnings().concat();
+            let needed = warning
+                .split_once("`ulimit -n`) to ")
+                .and_then(|(_, rest)| rest.split(',').next()?.parse().ok());
+            let Some(needed) = needed else { continue };
+            let enough = descriptors(needed, &settings);
+            assert_eq!(enough.connections_max(), wanted, "{warning}");
+            assert!(enough.warnings().is_empty(), "{:?}", enough.warnings());
+        }
     }
 
     #[test]
     fn child_processes_take_at_most_half_of_what_clients_could_have() {
         let some = descriptors(4_096, STDIO);
         let half_of = |limit: usize| (limit - 32 - 128 - 16 - 2 * 4) / 2 / 2;
-        assert_eq!(some.connections_max(), half_of(4_096) - 64);
+        assert_eq!(some.connections_max(), front::places_within(half_of(4_096)));
         let few = descriptors(1_024, STDIO);
-        assert_eq!(few.connections_max(), half_of(1_024) - half_of(1_024) / 8);
+        assert_eq!(few.connections_max(), front::places_within(half_of(1_024)));
         assert!(few.warnings()[1].contains("`node.children_max` is 1000"), "{:?}", few.warnings());
     }
 }
