@@ -1,7 +1,7 @@
 //! Finds where each request of a connection ends.
 //!
-//! It reads the same bytes as the HTTP layer, before it, and copies nothing. Where it cannot tell, the HTTP
-//! layer refuses the request and closes the connection.
+//! It reads the same bytes as the HTTP layer, before it, and copies nothing. Where it cannot tell, the request is
+//! refused and the connection is closed.
 
 use crate::chunks::Chunks;
 use crate::head_end::{Announced, HeadEnd};
@@ -113,6 +113,11 @@ impl Due {
 
 #[cfg(test)]
 mod tests {
+    use actix_http::h1::{Codec, Message, MessageType};
+    use bytes::BytesMut;
+    use proptest::prelude::*;
+    use tokio_util::codec::Decoder as _;
+
     use super::*;
 
     #[test]
@@ -151,5 +156,100 @@ mod tests {
         let head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno";
         assert_eq!(framing.read(head), head.len());
         assert!(framing.due() == Due::Unknown && framing.has_body());
+    }
+
+    /// Where the requests end that the HTTP layer takes, up to the first one that it refuses or that is not whole.
+    fn ends_of_parser(bytes: &[u8]) -> Vec<usize> {
+        let (mut codec, mut left, mut ends) = (Codec::default(), BytesMut::from(bytes), Vec::new());
+        loop {
+            let message = match codec.decode(&mut left) {
+                Ok(Some(message)) => message,
+                Ok(None) | Err(_) => return ends,
+            };
+            let is_whole = match message {
+                Message::Item(_) => matches!(codec.message_type(), MessageType::None),
+                Message::Chunk(chunk) => chunk.is_none(),
+            };
+            if is_whole {
+                ends.push(bytes.len() - left.len());
+            }
+        }
+    }
+
+    /// The same as it is found here, in pieces of such lengths, in turn.
+    fn ends(bytes: &[u8], lengths: &[usize]) -> Vec<usize> {
+        let (mut framing, mut ends, mut at) = (Framing::default(), Vec::new(), 0);
+        let mut lengths = lengths.iter().cycle();
+        while at < bytes.len() {
+            let to = (at + lengths.next().unwrap()).min(bytes.len());
+            while at < to {
+                at += framing.read(&bytes[at..to]);
+                if framing.due() == Due::Nothing {
+                    framing.begin_next();
+                    ends.push(at);
+                }
+            }
+        }
+        ends
+    }
+
+    fn request() -> impl Strategy<Value = String> {
+        let line = prop::sample::select(vec![
+            "GET / HTTP/1.1",
+            "POST /a HTTP/1.1",
+            "POST / HTTP/1.0",
+            "\r\nPUT / HTTP/1.1",
+        ]);
+        let header = prop::sample::select(vec![
+            "Content-Length: 3",
+            "content-length:0",
+            "Content-Length: 12 ",
+            "content-length: +3",
+            "content-length: x",
+            "Transfer-Encoding: chunked",
+            "transfer-encoding:  CHUNKED",
+            "Transfer-Encoding: identity",
+            "Connection: close",
+            "X: content-length: 4",
+            "Expect: 100-continue",
+            "Content-Length : 3",
+            " folded",
+            "Y:",
+        ]);
+        let end = prop::sample::select(vec!["\r\n", "\r\n", "\r\n", "\n"]);
+        let body = prop::sample::select(vec![
+            "",
+            "",
+            "abc",
+            "abcdefghijkl",
+            "3\r\nabc\r\n0\r\n\r\n",
+            "0\r\n\r\n",
+            "a;x=y\r\n0123456789\r\n00\r\nT: u\r\n\r\n",
+            "3\r\nabcd\r\n",
+            "g\r\n",
+            "\r\n",
+        ]);
+        (line, prop::collection::vec(header, 0..3), end, body).prop_map(
+            |(line, headers, end, body)| {
+                let headers: String =
+                    headers.iter().map(|header| format!("{header}{end}")).collect();
+                format!("{line}{end}Host: a{end}{headers}{end}{body}")
+            },
+        )
+    }
+
+    proptest! {
+        /// What the HTTP layer refuses closes the connection, so it does not matter where that ends.
+        #[test]
+        fn requests_end_where_they_do_for_the_parser(
+            requests in prop::collection::vec(request(), 1..4),
+            lengths in prop::collection::vec(1_usize..60, 1..6),
+        ) {
+            let bytes = requests.concat().into_bytes();
+            let of_parser =
+                actix_rt::System::new().block_on(async { ends_of_parser(&bytes) });
+            let found = ends(&bytes, &lengths);
+            prop_assert!(found.starts_with(&of_parser), "{found:?}, and {of_parser:?}");
+        }
     }
 }

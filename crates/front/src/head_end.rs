@@ -1,9 +1,8 @@
 //! Finds the end of a request's head in the bytes of a connection.
 //!
-//! A head ends at its first empty line, as it does for the parser. This file parses no request.
-//! It notices what the parser accepts, and another parser in front of the node may read in
+//! A head ends at its first empty line, as it does for the parser. This file reads two headers of a request, and
+//! notices what the parser accepts, and another parser in front of the node may read in
 //! another way: lines that end without a carriage return, and a fragment in the request line.
-//! And it looks for the length of the body, so that no more is passed on than the request.
 
 const LENGTH: &[u8] = b"content-length:";
 const ENCODING: &[u8] = b"transfer-encoding:";
@@ -15,11 +14,12 @@ pub(crate) enum Announced {
     Bytes(u64),
     /// A chunked body.
     Chunks,
-    /// The headers cannot be understood. The parser refuses them.
+    /// The headers cannot be understood: the parser refuses them, or their line is too long.
     Unknown,
 }
 
-/// How many bytes are kept of a line that has not arrived whole: as many as a length needs.
+/// How many bytes are kept of a line that has not arrived whole. A header that announces a body is shorter, or it
+/// is not understood.
 const KEPT: usize = 48;
 
 /// The first empty line that is not the first line of a head ends it.

@@ -47,7 +47,7 @@ enum Phase {
     Serving,
     /// The request was answered before its body had arrived. Timed: the HTTP layer reads the rest of the
     /// body, or closes the connection.
-    Rest,
+    Unread,
 }
 
 /// The head state that a connection's socket and its requests share.
@@ -55,7 +55,7 @@ enum Phase {
 pub(crate) struct HeadProgress {
     phase: Cell<Phase>,
     framing: RefCell<Framing>,
-    /// Bytes that were passed on since nothing could be read.
+    /// Bytes that were passed on in this run of the connection's task.
     in_run: Cell<u64>,
     /// What was read beyond the end of a request, and is not passed on yet.
     held: RefCell<Vec<u8>>,
@@ -84,7 +84,7 @@ pub(crate) struct HeadProgress {
 pub(crate) enum Rest {
     /// No byte of a request has arrived.
     Idle,
-    /// A part of a head has arrived, or of a TLS handshake.
+    /// A part of a head has arrived, of a TLS handshake, or of a body whose request is answered.
     HalfHead,
     /// A part of a body has arrived, and its tenant has no memory for the rest.
     Body,
@@ -190,9 +190,11 @@ impl HeadProgress {
             Phase::First if self.is_in_handshake.get() => Rest::HalfHead,
             Phase::First if !self.framing.borrow().has_begun() => Rest::Idle,
             Phase::Idle => Rest::Idle,
-            Phase::First | Phase::Begun | Phase::Rest => Rest::HalfHead,
+            Phase::First | Phase::Begun | Phase::Unread => Rest::HalfHead,
             Phase::Complete | Phase::Serving if self.waits_for_room.get() => Rest::Body,
-            Phase::Complete | Phase::Serving => return None,
+            // Otherwise the request is served in the run in which its head is complete.
+            Phase::Complete => Rest::HalfHead,
+            Phase::Serving => return None,
         })
     }
 
@@ -223,6 +225,16 @@ impl HeadProgress {
         }
     }
 
+    /// Notes that a run of the connection's task begins.
+    pub(crate) fn begin_run(&self) {
+        self.in_run.set(0);
+    }
+
+    /// The last request is answered, and none is being read.
+    fn is_between(&self) -> bool {
+        matches!(self.phase.get(), Phase::Idle | Phase::Begun)
+    }
+
     /// What may be read now.
     fn may_read(&self) -> MayRead {
         let is_ahead = !self.held.borrow().is_empty();
@@ -237,7 +249,7 @@ impl HeadProgress {
         if matches!(self.phase.get(), Phase::Complete | Phase::Serving) || bytes.is_empty() {
             return passed;
         }
-        if self.phase.get() == Phase::Rest {
+        if self.phase.get() == Phase::Unread {
             if framing.due() != Due::Nothing {
                 return passed;
             }
@@ -265,7 +277,7 @@ impl HeadProgress {
 
     /// Is a head due that has begun, or the rest of a body?
     fn is_due(&self) -> bool {
-        matches!(self.phase.get(), Phase::Begun | Phase::Rest)
+        matches!(self.phase.get(), Phase::Begun | Phase::Unread)
     }
 
     fn begin_request(&self) {
@@ -282,10 +294,10 @@ impl HeadProgress {
             framing.begin_next();
             self.phase.set(Phase::Idle);
         } else {
-            self.phase.set(Phase::Rest);
+            self.phase.set(Phase::Unread);
         }
         // What is held back may be read, and the time of the rest begins.
-        if self.phase.get() == Phase::Rest || !self.held.borrow().is_empty() {
+        if self.phase.get() == Phase::Unread || !self.held.borrow().is_empty() {
             self.wake();
         }
     }
@@ -430,15 +442,20 @@ impl<S: Transport> AsyncRead for Timed<S> {
             }
             return Poll::Ready(Ok(()));
         }
+        // Answers that the client does not read would gather without a bound.
+        if this.is_blocked && this.heads.is_between() {
+            return Poll::Pending;
+        }
+        let is_unread = this.heads.phase.get() == Phase::Unread;
         let bytes_max = match this.heads.may_read() {
             MayRead::Bytes(bytes) => bytes,
-            waits => {
-                this.heads.in_run.set(0);
-                if waits == MayRead::NextRun {
-                    context.waker().wake_by_ref();
-                }
+            MayRead::NextRun => {
+                context.waker().wake_by_ref();
                 return Poll::Pending;
             }
+            // The HTTP layer may also have closed the connection for itself, and serve no request any more.
+            MayRead::WhenAnswered if this.heads.is_unwanted.get() => return Poll::Ready(Ok(())),
+            MayRead::WhenAnswered => return Poll::Pending,
         };
         let before = into.filled().len();
         let mut read = this.poll_read_at_most(bytes_max, context, into);
@@ -457,8 +474,11 @@ impl<S: Transport> AsyncRead for Timed<S> {
                 read = Poll::Pending;
             }
         }
-        let in_run = if read.is_pending() { 0 } else { this.heads.in_run.get() + passed as u64 };
-        this.heads.in_run.set(in_run);
+        this.heads.in_run.set(this.heads.in_run.get() + passed as u64);
+        if is_unread && this.heads.phase.get() != Phase::Unread {
+            // A head that has begun behind this body has a time of its own.
+            this.late = None;
+        }
         if this.heads.is_unwanted.get() {
             match this.heads.awaited() {
                 // The reader gets the end of the connection. It still writes the last response.
@@ -478,7 +498,11 @@ impl<S: Transport> AsyncWrite for Timed<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
-        this.is_blocked = written.is_pending();
+        let was_blocked = std::mem::replace(&mut this.is_blocked, written.is_pending());
+        if was_blocked && !this.is_blocked {
+            // More may be read.
+            context.waker().wake_by_ref();
+        }
         written
     }
 
@@ -490,3 +514,7 @@ impl<S: Transport> AsyncWrite for Timed<S> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+#[path = "head_timeout_tests.rs"]
+mod tests;

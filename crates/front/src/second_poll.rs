@@ -3,7 +3,8 @@
 //! The HTTP layer polls the answer to a request when it has read the head. Then it passes the body on, which
 //! wakes the task that waits for it, and polls the answer again in the same run of the connection's task. So the
 //! waker of the task, if the answer registered it, would run the whole connection once more for nothing.
-//! [`SecondPoll::come`] waits without a waker. [`Repolled`] wakes the task if no second poll came.
+//! [`SecondPoll::come`] waits without a waker. [`Repolled`] wakes the task if no second poll came, and tells the
+//! connection that a run begins.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -52,6 +53,7 @@ impl<F: Future> Future for Repolled<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.heads.begin_run();
         let polled = self.served.as_mut().poll(context);
         if self.heads.second_poll().is_awaited.take() && polled.is_pending() {
             context.waker().wake_by_ref();

@@ -107,23 +107,26 @@ async fn requests_ahead_are_answered_in_order_and_the_connection_stays_open() {
 #[actix_rt::test]
 async fn refused_requests_ahead_do_not_delay_the_request_of_another_client() {
     let node = node(parrot::backends(), |settings| settings.workers = 1);
-    let ahead = request("GET /nowhere", "", "").repeat(2_000);
-    let (from, mut to) = Wire::open(&node.running).await.0.into_split();
     let mut other = Wire::open(&node.running).await;
     other.send(request("GET /elsewhere", "", "")).await;
     assert_eq!(other.receive().await.status, 404);
-    let flood = async { to.write_all(ahead.as_bytes()).await.unwrap() };
-    let asked = async {
-        other.send(request("GET /elsewhere", "", "")).await;
-        assert_eq!(other.receive().await.status, 404);
-        let mut read = vec![0; 1 << 20];
-        let read = match from.try_read(&mut read) {
-            Ok(count) => String::from_utf8_lossy(&read[..count]).matches("HTTP/1.1 404").count(),
-            Err(_) => 0,
+    let mut least = usize::MAX;
+    // Another thread may keep the core from this one meanwhile.
+    for _ in 0..10 {
+        let (from, mut to) = Wire::open(&node.running).await.0.into_split();
+        let ahead = request("GET /nowhere", "", "").repeat(2_000);
+        let flood = async { to.write_all(ahead.as_bytes()).await.unwrap() };
+        let asked = async {
+            other.send(request("GET /elsewhere", "", "")).await;
+            assert_eq!(other.receive().await.status, 404);
+            let mut read = vec![0; 1 << 20];
+            let count = from.try_read(&mut read).unwrap_or_default();
+            least =
+                least.min(String::from_utf8_lossy(&read[..count]).matches("HTTP/1.1 404").count());
         };
-        assert!(read < 200, "{read} were answered before");
-    };
-    tokio::join!(flood, asked);
+        tokio::join!(flood, asked);
+    }
+    assert!(least < 150, "{least} were answered before");
 }
 
 /// A part of the next request arrives with the end of a chunked body, and the rest later.
