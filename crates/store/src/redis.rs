@@ -12,6 +12,7 @@ mod answer;
 mod append_window;
 mod client;
 mod cluster;
+mod command;
 mod connection;
 mod corrupt;
 mod dial;
@@ -24,6 +25,7 @@ mod scanning;
 mod script;
 mod sentinel;
 mod settings;
+mod thread;
 mod warnings;
 
 use std::fmt;
@@ -33,18 +35,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::SessionId;
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::runtime::Handle;
 
 use self::answer::{bytes, script_result, unavailable, undecodable};
 use self::append_window::AppendWindow;
-use self::client::{Client, PrimaryCondition, RedisCommand};
-use self::keys::{Keys, slot};
+use self::client::Client;
+use self::command::{LogEntries, PrimaryCondition, RedisCommand};
+use self::keys::Keys;
+use self::keys::slot;
 use self::revocations::StoredRevocations;
 use self::scanning::StoredSessions;
 use self::script::ScriptName;
 pub use self::settings::{Invalid, Secret, Settings};
-use crate::metrics::Operation;
+use self::thread::RedisThread;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, NoteKey, Owner,
     Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
@@ -57,6 +61,8 @@ pub struct Redis {
     /// Connections for lease renewals only: a renewal must not queue behind other commands, such
     /// as the logs of all sessions after a failover.
     leases: Arc<Client>,
+    /// The thread of all other connections.
+    _thread: RedisThread,
     keys: Keys,
     append_window: AppendWindow,
     /// Whether a lease of another layout was found and logged, so that it is logged once.
@@ -67,7 +73,8 @@ impl Redis {
     /// Starts to connect in the background, and reconnects until the store is dropped. Until
     /// Redis answers, operations fail with [`Error::Unavailable`].
     ///
-    /// The connections run on the tokio runtime of the caller, which must outlive the store.
+    /// The connections for renewals run on the tokio runtime of the caller, which must outlive the store. All
+    /// others have a thread of their own.
     ///
     /// # Panics
     ///
@@ -76,9 +83,10 @@ impl Redis {
         let keys = Keys::new(&settings.prefix);
         let leases = Arc::new(Client::new(settings.clone(), &Handle::current())?);
         let append_window = AppendWindow::new(settings.append_window_ms);
-        let client = Arc::new(Client::new(settings, &Handle::current())?);
+        let thread = RedisThread::start().map_err(Invalid::Thread)?;
+        let client = Arc::new(Client::new(settings, thread.runtime())?);
         let has_foreign_leases = AtomicBool::new(false);
-        Ok(Self { client, leases, keys, append_window, has_foreign_leases })
+        Ok(Self { client, leases, _thread: thread, keys, append_window, has_foreign_leases })
     }
 
     /// A script on the keys of a session's record and log.
@@ -101,36 +109,11 @@ impl Redis {
     }
 }
 
-impl RedisCommand {
-    /// A script on these keys, which must all be in one slot.
-    fn script<K: AsRef<str>>(name: ScriptName, keys: &[K]) -> Self {
-        let key = keys.first().map_or("", K::as_ref);
-        Self { operation: name.into(), ..Self::new(key, name.on(keys)) }
-    }
-
-    /// A plain command. It counts as a read unless the caller sets another operation.
-    fn new(key: &str, cmd: Cmd) -> Self {
-        let (operation, primary) = (Operation::Read, PrimaryCondition::Any);
-        Self { slot: slot(key.as_bytes()), cmd, operation, bytes: 0, primary }
-    }
-
-    fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
-        self.cmd.arg(arg);
-        self
-    }
-
-    fn only_on(self, primary: PrimaryCondition) -> Self {
-        Self { primary, ..self }
-    }
-}
-
 /// Adds the batch's numbers, time to live and entries as arguments.
 fn add_entries(command: &mut RedisCommand, batch: &Batch) {
     command.cmd.arg(batch.first).arg(batch.floor).arg(millis(batch.ttl));
-    for (number, entry) in (batch.first..).zip(&batch.entries) {
-        command.cmd.arg(layout::encode_entry(number, entry));
-        command.bytes += entry.len();
-    }
+    command.bytes += batch.entries.iter().map(Bytes::len).sum::<usize>();
+    command.entries = LogEntries { first: batch.first, payloads: batch.entries.clone() };
 }
 
 /// The result of an append: the last number of the batch.
@@ -155,7 +138,7 @@ impl Store for Redis {
     ) -> Result<(), Error> {
         let create = self
             .session_script(ScriptName::Create, session)
-            .arg(&encoded(&record)?)
+            .long_arg(&encoded(&record)?)
             .arg(&layout::encode_token(record.owner.token))
             .arg(millis(ttl));
         script_result(self.client.execute(create).await?.value).map(drop)
@@ -238,7 +221,7 @@ impl Store for Redis {
     async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
         let mut reassert = self
             .session_script(ScriptName::Reassert, &ring.session)
-            .arg(&encoded(&record)?)
+            .long_arg(&encoded(&record)?)
             .arg(&layout::encode_token(record.owner.token));
         add_entries(&mut reassert, &ring);
         let ends = record.status == RecordStatus::Ended;
@@ -251,7 +234,7 @@ impl Store for Redis {
         let command = RedisCommand::script(ScriptName::Save, &[&key])
             .arg(&layout::encode_token(token))
             .arg(&state.version.to_be_bytes())
-            .arg(&*state.bytes.to_bytes())
+            .long_arg(&state.bytes.to_bytes())
             .arg(&[layout::layout(&state.bytes)]);
         decode_version(&script_result(self.client.execute(command).await?.value)?)
     }
@@ -267,7 +250,7 @@ impl Store for Redis {
             .arg(&layout::encode_token(token))
             .arg(&extension.after.to_be_bytes())
             .arg(&extension.version.to_be_bytes())
-            .arg(&*extension.bytes);
+            .long_arg(&extension.bytes);
         decode_version(&script_result(self.client.execute(command).await?.value)?)
     }
 

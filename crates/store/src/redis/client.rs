@@ -11,18 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use redis::{Cmd, Pipeline, Value};
+use redis::{Pipeline, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::address::{Address, Shape};
 use super::answer::{ErrorAction, error_action, refused, unavailable};
 use super::cluster::Cluster;
+use super::command::{PrimaryCondition, RedisCommand};
 use super::connection::{OpenConnection, RedisConnection, Route, backoff};
 use super::dial::{Dialer, primary_in};
 use super::script;
 use super::settings::{Invalid, Settings};
-use crate::metrics::{self, Operation, Outcome};
+use crate::metrics::{self, Outcome};
 use crate::{Error, Primary, PrimaryId};
 
 /// Pauses between attempts, in milliseconds: the first and the longest.
@@ -30,27 +31,6 @@ const PAUSE: (u64, u64) = (5, 100);
 
 /// How often a redirected command is sent on without a pause.
 const HOPS_MAX: u32 = 4;
-
-/// One command and the slot of its keys.
-pub(super) struct RedisCommand {
-    pub(super) slot: u16,
-    pub(super) cmd: Cmd,
-    /// The label of the command in metrics.
-    pub(super) operation: Operation,
-    /// The approximate length of the command.
-    pub(super) bytes: usize,
-    pub(super) primary: PrimaryCondition,
-}
-
-/// On which primary a command may be executed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PrimaryCondition {
-    /// On any.
-    Any,
-    /// Only on this primary, from which the caller read the state of the session. `None` stands
-    /// for any primary that the caller acknowledged.
-    At(Option<PrimaryId>),
-}
 
 /// The answer to a command.
 pub(super) struct RedisAnswer {
@@ -63,6 +43,8 @@ pub(super) struct RedisAnswer {
 pub(super) struct Client {
     paths: Paths,
     settings: Settings,
+    /// The runtime of the connections.
+    runtime: Handle,
     /// The primaries that the caller acknowledged. `None` until it first reads the primaries: a
     /// caller that never does accepts any.
     acknowledged: Mutex<Option<HashSet<PrimaryId>>>,
@@ -152,7 +134,24 @@ impl Client {
                 Paths::Cluster(Cluster::new(seeds, dialer.clone(), &settings, runtime))
             }
         };
-        Ok(Self { paths, settings, acknowledged: Mutex::default() })
+        Ok(Self { paths, settings, runtime: runtime.clone(), acknowledged: Mutex::default() })
+    }
+
+    /// Executes one command, apart from all others.
+    pub(super) async fn execute_alone(&self, command: RedisCommand) -> Result<RedisAnswer, Error> {
+        let mut answers = self.execute_all(vec![command]).await;
+        answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")))
+    }
+
+    /// Executes a long command on the thread of the connections. It is executed also if the caller
+    /// goes away.
+    pub(super) async fn execute_there(
+        self: &Arc<Self>,
+        command: RedisCommand,
+    ) -> Result<RedisAnswer, Error> {
+        let client = Arc::clone(self);
+        let executing = self.runtime.spawn(async move { client.execute_alone(command).await });
+        executing.await.unwrap_or_else(|_| Err(unavailable("the store was closed")))
     }
 
     /// Executes commands and returns their answers, in the same order.
@@ -354,7 +353,7 @@ impl Client {
                 pipeline.cmd("ASKING");
             }
             places.push(pipeline.len());
-            pipeline.add_command(pending.command.cmd.clone());
+            pipeline.add_command(pending.command.to_cmd());
             sent.push(pending);
         }
         if sent.is_empty() {

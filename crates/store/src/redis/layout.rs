@@ -123,14 +123,18 @@ pub(super) fn decode_owner(bytes: &[u8]) -> Option<Owner> {
     Some(Owner { token: rest.token()?, node: Incarnation(rest.number()?) })
 }
 
-pub(super) fn encode_entry(number: u64, payload: &[u8]) -> Vec<u8> {
-    [&number.to_be_bytes(), payload].concat()
+/// The bytes of a log entry before its payload.
+pub(super) fn entry_head(number: u64) -> [u8; ENTRY_HEAD_BYTES] {
+    number.to_be_bytes()
 }
+
+/// The length of [`entry_head`].
+pub(super) const ENTRY_HEAD_BYTES: usize = 8;
 
 /// Decodes a log entry.
 pub(super) fn decode_entry(mut bytes: Vec<u8>) -> Option<(u64, Bytes)> {
     let number = Rest(&bytes).number()?;
-    Some((number, Bytes::from(bytes.split_off(8))))
+    Some((number, Bytes::from(bytes.split_off(ENTRY_HEAD_BYTES))))
 }
 
 pub(super) fn encode_lease(lease: &Lease) -> Option<Vec<u8>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answer::{bytes, script_result, text, unavailable, undecodable};
-use super::client::RedisCommand;
+use super::command::RedisCommand;
 use super::script::ScriptName;
 use super::{Redis, layout, millis, revocations};
 use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};

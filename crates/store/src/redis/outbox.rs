@@ -12,7 +12,8 @@ use tick::Deferred;
 use tokio::sync::oneshot;
 
 use super::answer::unavailable;
-use super::client::{Client, RedisAnswer, RedisCommand};
+use super::client::{Client, RedisAnswer};
+use super::command::RedisCommand;
 use crate::Error;
 
 thread_local! {
@@ -87,14 +88,16 @@ async fn execute_batch(client: Arc<Client>, commands: Vec<(RedisCommand, AnswerS
 
 impl Client {
     /// Executes one command. It is sent together with the other commands of this thread's tick.
-    /// On a multi-threaded runtime, which has no ticks, it is sent alone.
+    /// A long one is sent alone, and on a multi-threaded runtime, which has no ticks, each is.
     pub(super) async fn execute(
         self: &Arc<Self>,
         command: RedisCommand,
     ) -> Result<RedisAnswer, Error> {
+        if command.is_long() {
+            return self.execute_there(command).await;
+        }
         if !tick::install() {
-            let mut answers = self.execute_all(vec![command]).await;
-            return answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")));
+            return self.execute_alone(command).await;
         }
         let (sender, answer) = oneshot::channel();
         let batch = TickBatch::of_client(self);

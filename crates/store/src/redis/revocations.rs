@@ -12,7 +12,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answer::{bytes, script_result, unavailable, undecodable};
-use super::client::{Client, RedisCommand};
+use super::client::Client;
+use super::command::RedisCommand;
 use super::layout::{Rest, put_text};
 use super::millis;
 use super::script::ScriptName;

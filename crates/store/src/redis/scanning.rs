@@ -8,7 +8,8 @@ use std::sync::Arc;
 use redis::Value;
 
 use super::answer::{bytes, text, unavailable, undecodable};
-use super::client::{Client, RedisCommand};
+use super::client::Client;
+use super::command::RedisCommand;
 use super::keys::{Keys, SLOTS};
 use crate::{Error, Primary, ScanCursor, Scanned};
 

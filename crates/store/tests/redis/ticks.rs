@@ -1,16 +1,15 @@
 //! Tests that the commands of one event-loop tick are sent together, to a connection on another
 //! thread.
 
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use store::Store;
-use store::redis::Redis;
+use rustix::time::{ClockId, clock_gettime};
+use store::{Batch, Store};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::fixture::{Session, open};
@@ -23,24 +22,11 @@ fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// A store whose connection runs on a thread of its own, until the sender is dropped.
-fn kept_elsewhere(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
-    let ((stay, stays), (tell, told)) = (oneshot::channel(), mpsc::channel());
-    let url = server.url();
-    std::thread::spawn(move || {
-        one_thread().block_on(async {
-            tell.send(Arc::new(open(&url))).expect("the test has ended");
-            let _left = stays.await;
-        });
-    });
-    (stay, told.recv().expect("a store"))
-}
-
 #[test]
 fn commands_of_one_tick_are_read_together() {
     let server = Server::start(&[]);
-    let (_stay, store) = kept_elsewhere(&server);
     one_thread().block_on(async {
+        let store = open(&server.url());
         let mut admin = server.connect().await;
         let sessions = join_all((0..ASKING).map(|_| Session::made(&store))).await;
         for number in 1..=20 {
@@ -65,12 +51,12 @@ async fn reads(admin: &mut MultiplexedConnection) -> u64 {
 #[test]
 fn a_tick_that_ends_with_its_runtime_leaves_no_caller_waiting() {
     let server = Server::start(&[]);
-    let (_stay, store) = kept_elsewhere(&server);
     let first = one_thread();
-    let session = first.block_on(async {
+    let (store, session) = first.block_on(async {
+        let store = open(&server.url());
         let session = Session::made(&store).await;
         assert!(session.append(&store, 1, "a").now_or_never().is_none());
-        session
+        (store, session)
     });
     drop(first);
     one_thread().block_on(async {
@@ -93,4 +79,37 @@ async fn each_command_of_one_tick_has_its_own_answer() {
     assert!(good.is_ok(), "{good:?}");
     assert!(matches!(hole, Err(store::Error::Hole { last: Some(1) })), "{hole:?}");
     assert!(matches!(missing, Err(store::Error::Missing)), "{missing:?}");
+}
+
+/// The thread of the caller and of its runtime serves others meanwhile.
+#[test]
+fn long_entries_take_time_of_the_thread_of_the_connections_only() {
+    const ENTRY_BYTES: usize = 8 << 20;
+    let server = Server::start(&[]);
+    one_thread().block_on(async {
+        let store = open(&server.url());
+        let session = Session::made(&store).await;
+        let entry = Bytes::from(vec![b'x'; ENTRY_BYTES]);
+        let copying = of_this_thread(async { std::hint::black_box(entry.to_vec()) }).await.1;
+        let mut times = Vec::new();
+        for number in 1..=5 {
+            let entries = vec![entry.clone()];
+            let batch = Batch { floor: number, entries, ..session.batch(number, "") };
+            let (appended, time) = of_this_thread(store.append(batch)).await;
+            assert!(appended.is_ok(), "{appended:?}");
+            times.push(time);
+        }
+        times.sort();
+        assert!(times[2] < copying, "{times:?}, and {copying:?} for one copy");
+        let log = store.read_log(&session.id).await.expect("read");
+        assert!(log.len() == 1 && log[0].0 == 5 && log[0].1 == entry, "{} entries", log.len());
+    });
+}
+
+/// The result, and the time of the core that this thread had meanwhile.
+async fn of_this_thread<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
+    let before = now();
+    let done = work.await;
+    (done, now() - before)
 }
