@@ -6,8 +6,10 @@
 //! already. If another node is to claim the session, that node is first requested to do so, and
 //! gets the request once it has the session.
 
+mod call_form;
 mod forwarded_request;
 mod legacy;
+mod long_call;
 mod messages;
 mod opening;
 mod operator_calls;

@@ -3,14 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{FLOOD, World, messages, next, receive_all, refusal, text};
+use crate::support::{
+    FLOOD, World, final_response, messages, next, occupy_threads_of_long_messages, receive_all,
+    refusal, text,
+};
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
 use cluster::Cluster;
 use protocol::{Body, Message, Method, Notification, Request};
+use rustix::time::{ClockId, clock_gettime};
 use store::{Memory, Store};
 use tenants::Principal;
+use tokio::time::timeout;
 
 /// A node that has joined the cluster of its store.
 struct Joined {
@@ -100,6 +105,76 @@ async fn a_call_is_answered_at_any_node() {
         other.check_call(&caller, id).await;
     }
     assert_eq!((owner.handle.sessions(), other.handle.sessions()), (1, 0));
+}
+
+/// Both nodes' links of peers and the client's node share this thread. It only writes and reads the message, in
+/// pieces.
+#[actix_rt::test]
+async fn a_long_call_of_another_node_is_parsed_by_another_thread() {
+    let (owner, other) = two().await;
+    let caller = owner.session().await;
+    // Short texts, so that parsing takes longer than copying.
+    let texts = r#""","#.repeat(2 << 20);
+    let json =
+        format!(r#"{{"jsonrpc":"2.0","method":"notifications/x","params":{{"t":[{texts}""]}}}}"#);
+    let before = time_of_this_thread();
+    let message = parsed(&json);
+    let parsing = time_of_this_thread() - before;
+    // The first call finds the owner.
+    other.check_call(&caller, 1).await;
+    let before = time_of_this_thread();
+    let events = receive_all(other.handle.post(&caller, Body::One(message), None)).await;
+    let forwarding = time_of_this_thread() - before;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Accepted)]), "{events:?}");
+    assert!(forwarding < parsing, "{forwarding:?}, and {parsing:?} to parse it");
+}
+
+#[actix_rt::test]
+async fn a_long_call_for_another_node_is_encoded_by_another_thread() {
+    let (owner, other) = two().await;
+    let caller = owner.session().await;
+    other.check_call(&caller, 1).await;
+    let busy = occupy_threads_of_long_messages();
+    let text = "x".repeat(1 << 20);
+    let json =
+        format!(r#"{{"jsonrpc":"2.0","method":"notifications/x","params":{{"t":"{text}"}}}}"#);
+    let mut replies = other.handle.post(&caller, Body::One(parsed(&json)), None);
+    let early = timeout(Duration::from_millis(100), replies.next()).await;
+    assert!(early.is_err() && calls_to_other_nodes() == 0.0, "it was encoded here: {early:?}");
+    // Others go on meanwhile.
+    other.check_call(&caller, 2).await;
+    drop(busy);
+    let events = receive_all(replies).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Accepted)]), "{events:?}");
+}
+
+/// How many calls to other nodes are in progress.
+fn calls_to_other_nodes() -> f64 {
+    let families = prometheus::gather();
+    let mut families = families.iter();
+    let family = families.find(|family| family.name() == "roundhouse_peer_calls");
+    family.expect("the metric").get_metric()[0].get_gauge().get_value()
+}
+
+/// A node that no longer has the session starts nothing, and the caller finds the new owner.
+#[actix_rt::test]
+async fn a_long_call_to_a_former_owner_reaches_the_new_one() {
+    let (owner, other) = two().await;
+    let caller = owner.session().await;
+    other.check_call(&caller, 1).await;
+    owner.handle.drain(Duration::from_secs(5)).await;
+    let text = "x".repeat(1 << 20);
+    let call = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"any","arguments":{{"t":"{text}"}}}}}}"#
+    );
+    let replies = other.handle.post(&caller, Body::One(parsed(&call)), None);
+    let events = receive_all(replies).await;
+    assert!(final_response(&events).contains("ok"), "{events:?}");
+    assert_eq!(other.handle.sessions(), 1);
+}
+
+fn time_of_this_thread() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
 }
 
 #[actix_rt::test]

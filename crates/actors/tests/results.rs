@@ -1,15 +1,17 @@
 //! Results that are large, that arrive while the store refuses writes, or whose connection is lost:
 //! each reaches its client, or an error that names the bound does.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::support::lossy_store::LossyStore;
 use crate::support::nodes::Common;
-use crate::support::{LARGE, MEDIUM_BYTES, Script, World, messages, receive_all, text, wait_until};
-use actors::{Answer, Frame, ReplyEvent, ReplyStream, Settings};
+use crate::support::{
+    LARGE, MEDIUM_BYTES, Script, World, final_response, messages, occupy_threads_of_long_messages,
+    receive_all, wait_until,
+};
+use actors::{Frame, ReplyEvent, ReplyStream, Settings};
 use store::Store;
 use tokio::time::{Instant, timeout};
 
@@ -43,14 +45,6 @@ fn position(events: &[ReplyEvent]) -> Option<String> {
         _ => None,
     });
     ids.last().map(|id| id.to_string())
-}
-
-/// The last message of a call that was answered, as JSON or as a stream.
-fn final_response(events: &[ReplyEvent]) -> String {
-    match events.last() {
-        Some(ReplyEvent::Answer(Answer::Json(json))) => text(json),
-        _ => messages(events).last().expect("a final response").1.clone(),
-    }
 }
 
 #[actix_rt::test]
@@ -160,25 +154,12 @@ async fn an_owner_that_stalls_replies_with_the_stored_answer_to_a_repeated_reque
 async fn a_long_message_is_handled_beside_the_calls_of_other_sessions() {
     let world = World::new();
     let (long, short) = (world.session().await, world.session().await);
-    // Each thread for long messages has other work until the test ends it.
-    let (held, holds): (Vec<_>, Vec<_>) =
-        (0..available_parallelism().map_or(1, usize::from)).map(|_| mpsc::channel::<()>()).unzip();
-    let (begun, has_begun) = mpsc::channel();
-    let busy = |hold: mpsc::Receiver<()>| {
-        let begun = begun.clone();
-        fairness::compute(&"busy".into(), move || {
-            begun.send(()).expect("the test waits");
-            hold.recv().expect_err("nothing is sent");
-        })
-    };
-    let busy: Vec<_> = holds.into_iter().map(busy).collect();
-    busy.iter().for_each(|_| has_begun.recv().expect("the thread begins"));
-
+    let busy = occupy_threads_of_long_messages();
     let mut replies = world.call(&long, 1, "medium");
     let answered = receive_all(world.call(&short, 2, "any")).await;
     assert!(final_response(&answered).contains("ok"));
     let early = timeout(Duration::from_millis(100), replies.next()).await;
     assert!(early.is_err(), "it was handled on the worker: {early:?}");
-    drop(held);
+    drop(busy);
     assert!(final_response(&receive_all(replies).await).len() > MEDIUM_BYTES);
 }

@@ -36,6 +36,14 @@ impl SessionRequest {
         }
     }
 
+    /// The bytes of its messages.
+    pub fn body_bytes(&self) -> usize {
+        match self {
+            Self::Post { body, .. } => body.bytes(),
+            Self::Listen { .. } | Self::Delete => 0,
+        }
+    }
+
     /// Where the only request of a POST is in a trace.
     pub fn trace(&self) -> Option<&TraceContext> {
         match self {

@@ -48,6 +48,28 @@ pub(super) enum RequestKind {
     Limits(Bytes),
 }
 
+/// The tenant of a call about a session, from its bytes. The rest is skipped.
+pub(super) fn tenant_of(call: &[u8]) -> Option<Arc<str>> {
+    let TenantOfRequest { call, opening } = TenantOfRequest::decode(call).ok()?;
+    call.or(opening).map(|of| of.tenant.into())
+}
+
+/// What [`tenant_of`] reads of a [`Request`].
+#[derive(Clone, PartialEq, prost::Message)]
+struct TenantOfRequest {
+    #[prost(message, optional, tag = "1")]
+    call: Option<OfTenant>,
+    #[prost(message, optional, tag = "2")]
+    opening: Option<OfTenant>,
+}
+
+/// What [`tenant_of`] reads of a [`Call`] or an [`Opening`].
+#[derive(Clone, PartialEq, prost::Message)]
+struct OfTenant {
+    #[prost(string, tag = "1")]
+    tenant: String,
+}
+
 /// A request of a caller for a session.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Call {

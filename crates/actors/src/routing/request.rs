@@ -12,14 +12,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use budget::{Held, Share};
+use bytes::Bytes;
 use cluster::{CallError, ForwardedCall, Peer};
 use conversation::Refusal;
+use fairness::{Computing, compute, is_long};
 use ownership::retry::{Retry, Wait};
 use ownership::route::{RouteState, RouteStep, TakeOverAnswer, is_progress};
 use ownership::{Incarnation, SessionRequest};
 use protocol::TraceContext;
 
-use super::forwarded_request::ForwardedRequest;
+use super::call_form::CallForm;
 use super::reply_codec::About;
 use super::{Format, reply_codec};
 use crate::clock;
@@ -93,6 +95,8 @@ enum State {
     Pausing(Pause),
     /// A session of this node has the request.
     Here(LocalReply),
+    /// Another thread encodes a long request, which this node gets then.
+    Encoding(Computing<Bytes>, Peer),
     /// A peer has the request.
     There(ForwardedCall),
     /// A peer was requested to claim the session, and gets the request afterwards.
@@ -277,6 +281,11 @@ impl RoutedRequest {
                         TakeOverAnswer::Step(next) => next,
                     }
                 }
+                State::Encoding(encoding, to) => {
+                    let encoded = ready!(Pin::new(encoding).poll(context));
+                    self.state = State::There(to.call(encoded));
+                    continue;
+                }
                 State::There(calling) => match ready!(calling.poll_next(context)) {
                     Some(Ok(reply)) => match reply_codec::decode_about(reply) {
                         Some((event, About { handshake, refused })) => {
@@ -389,7 +398,16 @@ impl RoutedRequest {
     /// Forwards the request to another node.
     fn forward(&mut self, peer: &Peer) {
         self.owner = Some(peer.incarnation());
-        self.state = State::There(self.send(peer, Some(self.route.request())));
+        let request = self.route.request();
+        self.state = if is_long(request.body_bytes()) {
+            let (relay, form) = self.way_to(peer);
+            let (caller, trace) = (self.caller.clone(), self.trace.clone());
+            let request = request.clone();
+            let encode = move || form.encode(&caller, trace.as_deref(), Some(&request));
+            State::Encoding(compute(self.tenant(), encode), relay.unwrap_or_else(|| peer.clone()))
+        } else {
+            State::There(self.send(peer, Some(request)))
+        };
         self.charge_request();
     }
 
@@ -402,28 +420,30 @@ impl RoutedRequest {
 
     /// Charges the request's bytes to the tenant's share, as long as it waits here.
     fn charge_request(&mut self) {
-        if self.request_bytes.is_none()
-            && let SessionRequest::Post { body, .. } = self.route.request()
-        {
-            self.request_bytes = charge(body.bytes(), &self.share());
+        if self.request_bytes.is_none() {
+            self.request_bytes = charge(self.route.request().body_bytes(), &self.share());
         }
     }
 
     /// Sends a call to another node, through a relay if that node is unreachable.
     fn send(&self, peer: &Peer, request: Option<&SessionRequest>) -> ForwardedCall {
-        let (caller, trace) = (&self.caller, self.trace.as_deref());
-        match self.node.relay(peer, self.retry.tries()) {
+        let (relay, form) = self.way_to(peer);
+        let call = form.encode(&self.caller, self.trace.as_deref(), request);
+        relay.as_ref().unwrap_or(peer).call(call)
+    }
+
+    /// The relay for calls to another node, if that node is unreachable, and the form of such calls.
+    fn way_to(&self, peer: &Peer) -> (Option<Peer>, CallForm) {
+        let relay = self.node.relay(peer, self.retry.tries());
+        let form = match &relay {
             Some(relay) => {
                 metrics::RELAYS.inc();
-                let format = Format::read_by(peer).min(Format::read_by(&relay));
-                let owner = peer.incarnation();
-                relay.call(ForwardedRequest::encode_relayed(caller, trace, request, owner, format))
+                let format = Format::read_by(peer).min(Format::read_by(relay));
+                CallForm { format, owner: Some(peer.incarnation()) }
             }
-            None => {
-                let format = Format::read_by(peer);
-                peer.call(ForwardedRequest::encode(caller, trace, request, format))
-            }
-        }
+            None => CallForm { format: Format::read_by(peer), owner: None },
+        };
+        (relay, form)
     }
 
     /// Starts to locate the session.

@@ -17,6 +17,7 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::forwarded_request::{ForwardedRequest, Received, Relayed};
+use super::long_call::LongCall;
 use super::reply_codec::About;
 use super::sharing::Members;
 use super::{Format, operator_calls, reply_codec, revocation_codec};
@@ -40,48 +41,63 @@ impl PeerCallHandler for PeerService {
     fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         let node = self.0.upgrade()?;
         let format = Format::of(&call);
-        let call = match Received::decode(call) {
-            Some(Received::Forwarded(call)) => call,
-            Some(Received::Opening(opening)) => {
-                metrics::SERVED.inc();
-                return Some(opening.create_session_for_peer(&node, format));
-            }
-            Some(Received::Relayed(Relayed { owner, call })) => {
-                let peer = node.context.cluster.reachable(owner)?;
-                metrics::RELAYED.inc();
-                return Some(Box::new(RelayedReplies(peer.call(call))));
-            }
-            Some(Received::Operator(call)) => return operator_calls::serve(&node, call),
-            Some(Received::Revocations(received)) => {
-                let known = node.context.cluster.revocations();
-                return Some(revocation_codec::receive(known, received));
-            }
-            Some(Received::Limits(reports)) => {
-                let members = Members::of(&node.context.cluster);
-                return Some(Box::new(OneReply(node.limits.answer(reports, &members.all))));
-            }
-            None => {
-                tracing::error!("undecodable call from a peer; check the versions of all nodes");
-                return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
-            }
-        };
-        let ForwardedRequest { tenant, principal, session, request, trace, tokens } = call;
-        let _within = enter_span(trace.as_deref().map(position));
-        let replies: Box<dyn Replies> = match request {
-            Some(mut request) => {
-                let spans = begin_spans(&node, trace.as_deref(), &mut request);
-                match node.enter(&tenant, &principal, &session, request, tokens.as_ref(), true) {
-                    Entry::Entered(reply) => {
-                        Box::new(EncodedReply::new(reply, format, tokens).within(spans))
-                    }
-                    // The request was not started; the caller locates the session again.
-                    Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
-                    Entry::Refused(refusal) => Box::new(Refused(Some(refusal), format)),
+        match LongCall::read(&node, &call, format) {
+            Some(replies) => Some(Box::new(replies)),
+            None => begin_replies(&node, Received::decode(call), format),
+        }
+    }
+}
+
+/// Begins what a call demands. `None`: nothing was begun, and the caller may send the call to another node.
+pub(super) fn begin_replies(
+    node: &Arc<Node>,
+    call: Option<Received>,
+    format: Format,
+) -> Option<Box<dyn Replies>> {
+    let call = match call {
+        Some(Received::Forwarded(call)) => call,
+        Some(Received::Opening(opening)) => {
+            metrics::SERVED.inc();
+            return Some(opening.create_session_for_peer(node, format));
+        }
+        Some(Received::Relayed(Relayed { owner, call })) => {
+            let peer = node.context.cluster.reachable(owner)?;
+            metrics::RELAYED.inc();
+            return Some(Box::new(RelayedReplies(peer.call(call))));
+        }
+        Some(Received::Operator(call)) => return operator_calls::serve(node, call),
+        Some(Received::Revocations(received)) => {
+            let known = node.context.cluster.revocations();
+            return Some(revocation_codec::receive(known, received));
+        }
+        Some(Received::Limits(reports)) => {
+            let members = Members::of(&node.context.cluster);
+            return Some(Box::new(OneReply(node.limits.answer(reports, &members.all))));
+        }
+        None => {
+            tracing::error!("undecodable call from a peer; check the versions of all nodes");
+            return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
+        }
+    };
+    let ForwardedRequest { tenant, principal, session, request, trace, tokens } = call;
+    let _within = enter_span(trace.as_deref().map(position));
+    let replies: Box<dyn Replies> = match request {
+        Some(mut request) => {
+            let spans = begin_spans(node, trace.as_deref(), &mut request);
+            match node.enter(&tenant, &principal, &session, request, tokens.as_ref(), true) {
+                Entry::Entered(reply) => {
+                    Box::new(EncodedReply::new(reply, format, tokens).within(spans))
                 }
+                // The request was not started; the caller locates the session again.
+                Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
+                Entry::Refused(refusal) => Box::new(Refused(Some(refusal), format)),
             }
-            // A task on the runtime of the peer links: the result is polled by the thread that
-            // writes to the peer, which may be any thread.
-            None => Box::new(RequestedClaim(
+        }
+        // A task on the runtime of the peer links: the result is polled by the thread that
+        // writes to the peer, which may be any thread.
+        None => {
+            let node = Arc::clone(node);
+            Box::new(RequestedClaim(
                 Some(spawn(async move {
                     let identity = Identity { tenant: &tenant, principal: &principal };
                     match find_session(&node, identity, &session, true).await? {
@@ -94,11 +110,11 @@ impl PeerCallHandler for PeerService {
                     }
                 })),
                 format,
-            )),
-        };
-        metrics::SERVED.inc();
-        Some(replies)
-    }
+            ))
+        }
+    };
+    metrics::SERVED.inc();
+    Some(replies)
 }
 
 /// Begins the spans of this node for the requests that are traced, and moves each into its span.

@@ -5,7 +5,8 @@ pub(crate) mod proxy;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use actors::{
@@ -185,6 +186,31 @@ async fn send_log_message(end: &ServerEnd, about: &RequestId, number: usize) {
     let notification = Notification::new(Method::LogMessage, Some(params.as_bytes()));
     let sent = LinkEvent::Message { message: notification.into(), about: Some(about.clone()) };
     let _ = end.send(sent).await;
+}
+
+/// The last message of a call that was answered, as JSON or as a stream.
+pub(crate) fn final_response(events: &[ReplyEvent]) -> String {
+    match events.last() {
+        Some(ReplyEvent::Answer(Answer::Json(json))) => text(json),
+        _ => messages(events).last().expect("a final response").1.clone(),
+    }
+}
+
+/// Gives each thread for long messages other work, until the returned value is dropped.
+pub(crate) fn occupy_threads_of_long_messages() -> impl Sized {
+    let (begun, has_begun) = mpsc::channel();
+    let occupy = |_| {
+        let (held, hold) = mpsc::channel::<()>();
+        let begun = begun.clone();
+        let computing = fairness::compute(&"busy".into(), move || {
+            begun.send(()).expect("the test waits");
+            hold.recv().expect_err("nothing is sent");
+        });
+        has_begun.recv().expect("the thread begins");
+        (held, computing)
+    };
+    let threads = available_parallelism().map_or(1, usize::from);
+    (0..threads).map(occupy).collect::<Vec<_>>()
 }
 
 /// A node with one tenant.
