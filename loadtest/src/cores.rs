@@ -2,6 +2,7 @@
 //! has two. A measurement shows the work of one core of a server on every machine.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -25,8 +26,25 @@ pub(crate) fn on_server_core(program: impl AsRef<OsStr>) -> Command {
 
 /// A command that runs on the servers' core, with a lower priority than other programs there.
 pub(crate) fn behind_others(program: impl AsRef<OsStr>) -> Command {
+    nice_on(cores().0, program)
+}
+
+/// A command that runs on the load's core, with a lower priority than other programs there.
+pub(crate) fn behind_others_on_load_core(program: impl AsRef<OsStr>) -> Command {
+    nice_on(cores().1, program)
+}
+
+/// The same command on the servers' core and on the load's; one, if they are the same.
+pub(crate) fn on_each(program: &str) -> Vec<Command> {
+    let (servers, load) = cores();
+    let mut both = vec![on(servers, program), on(load, program)];
+    both.truncate(if servers == load { 1 } else { 2 });
+    both
+}
+
+fn nice_on(core: usize, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("nice");
-    command.args(["-n", "5", "taskset", "-c", &cores().0.to_string()]).arg(program);
+    command.args(["-n", "5", "taskset", "-c", &core.to_string()]).arg(program);
     command
 }
 
@@ -44,6 +62,12 @@ fn on(core: usize, program: impl AsRef<OsStr>) -> Command {
 /// The number of the load's core.
 pub(crate) fn load_core() -> usize {
     cores().1
+}
+
+/// A script that runs this program as [`behind_others`] does.
+pub(crate) fn script_behind_others(program: &Path) -> String {
+    let program = program.display().to_string().replace('\'', r"'\''");
+    format!("#!/bin/sh\nexec nice -n 5 taskset -c {} '{program}' \"$@\"\n", cores().0)
 }
 
 /// Moves this thread to the servers' core.

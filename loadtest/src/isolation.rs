@@ -1,9 +1,10 @@
 //! The command `tenants`: the latency of the calls of quiet tenants, alone and beside the floods of
 //! another tenant, for each kind of backend, on one node and on a cluster of three behind nginx.
 //!
-//! The nodes and the quiet tenants' clients and servers have the first core, the flooding tenant's
-//! clients and servers have the last one. The nodes have a lower priority than the clients and servers on
-//! their core, which stand for other machines. Nodes are started anew for each flood.
+//! The nodes and the quiet tenants' clients and servers have the first core; the flooding tenant's
+//! clients and servers, Redis and nginx have the last one. Nodes have a lower priority than the clients and servers
+//! on their core, and a flood has one than Redis and nginx: these stand for other machines. Both cores have
+//! [short timer intervals](crate::interrupts). Nodes are started anew for each flood.
 
 mod backends;
 mod flood;
@@ -20,6 +21,7 @@ use self::backends::Kind;
 use self::flood::Flood;
 use self::machine::Machine;
 use self::quiet::{Callers, Times};
+use crate::interrupts::Interrupts;
 
 /// The p99 that is allowed beside a flood, if twice the quiet one is less.
 const ALLOWED_MIN: Duration = Duration::from_millis(10);
@@ -57,6 +59,13 @@ impl Tenants {
                  without a core for seconds while a node is busy; set it to 0 for this measurement"
             )?;
         }
+        let _interrupts = Interrupts::start().inspect_err(|error| {
+            let _shown = writeln!(
+                std::io::stderr(),
+                "{error:#}: programs that share a core wait for each other as long as the kernel's timer has \
+                 them wait, up to 4 ms each; run this as root, or with CAP_SYS_NICE"
+            );
+        });
         let counts = if self.nodes.is_empty() { &[1, 3][..] } else { &self.nodes };
         let mut over = 0;
         for count in counts {

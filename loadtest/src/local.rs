@@ -1,6 +1,8 @@
 //! A local cluster for a measurement: Redis, three nodes and nginx, started by
 //! `deploy/local/cluster`. Its nodes may be killed and drained.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -23,21 +25,33 @@ pub(crate) struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts so many nodes of the program that `ROUNDHOUSE_BIN` names, with the settings of this file.
-    /// Without that variable, the program is built first; without a file, the nodes serve the demo.
-    pub(crate) fn start(nodes: usize, settings: Option<&Path>) -> anyhow::Result<Self> {
-        let program = program()?;
+    /// Starts three nodes with the demo, Redis and nginx on the servers' core.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let mut up = cores::on_server_core(SCRIPT);
+        up.args(["up", "--nodes", "3", "--bin"]).arg(program()?);
+        Self::run(up)
+    }
+
+    /// Starts so many nodes with the settings of this file on the servers' core, and Redis and nginx on the
+    /// load's core: they stand for other machines. `folder` is where the file is.
+    pub(crate) fn start_apart(
+        nodes: usize,
+        settings: &Path,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let node = folder.join("node");
+        std::fs::write(&node, cores::script_behind_others(&program()?))?;
+        std::fs::set_permissions(&node, Permissions::from_mode(0o755))?;
+        let mut up = cores::on_load_core(SCRIPT);
+        up.args(["up", "--nodes", &nodes.to_string(), "--bin"]).arg(node);
+        up.arg("--config").arg(settings);
+        Self::run(up)
+    }
+
+    fn run(mut up: Command) -> anyhow::Result<Self> {
         let this = std::process::id().to_string();
         let folder = std::env::temp_dir().join(format!("loadtest-{this}"));
-        let mut up = match settings {
-            None => cores::on_server_core(SCRIPT),
-            Some(_) => cores::behind_others(SCRIPT),
-        };
-        up.args(["up", "--nodes", &nodes.to_string(), "--until", &this, "--bin"]).arg(program);
-        if let Some(settings) = settings {
-            up.arg("--config").arg(settings);
-        }
-        up.arg("--dir").arg(&folder);
+        up.args(["--until", &this, "--dir"]).arg(&folder);
         let started = up.stdout(Stdio::null()).status().context("deploy/local/cluster")?;
         let mut cluster = Self { target: target::nowhere("local-cluster"), folder };
         ensure!(started.success(), "deploy/local/cluster up failed");

@@ -13,6 +13,7 @@ mod everything;
 mod figures;
 #[path = "../../tests/tests/tenant_isolation/remote.rs"]
 mod hostile;
+mod interrupts;
 mod isolation;
 mod issuer;
 mod local;
@@ -73,6 +74,9 @@ enum Command {
     /// Holds a part of the sessions of another process of this program.
     #[command(hide = true)]
     Part(Part),
+    /// Interrupts the programs of a core, until its standard input closes.
+    #[command(hide = true)]
+    Interrupt,
 }
 
 #[derive(Args)]
@@ -128,6 +132,7 @@ fn done(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(serve) => servers::serve(&serve),
         Command::Part(part) => runtime()?.block_on(parts::hold(&part)),
+        Command::Interrupt => interrupts::interrupt(),
         Command::Targets => targets(),
         Command::Run(run) => self::run(&run),
         Command::All(all) => self::all(&all),
@@ -233,7 +238,7 @@ fn open(name: &str) -> anyhow::Result<Opened> {
         return Ok(Opened::Running(ours::cluster(Path::new(name))?));
     }
     if name == "local-cluster" {
-        return Ok(Opened::Cluster(LocalCluster::start(3, None)?));
+        return Ok(Opened::Cluster(LocalCluster::start()?));
     }
     if ours::names().contains(&name) {
         return Ok(Opened::Started(ours::start(name)?));

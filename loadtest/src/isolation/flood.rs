@@ -106,6 +106,8 @@ impl Flood {
         let endpoint = machine.endpoint(whose, kind);
         let (listener, counted) = (machine.hostile.try_clone(), Arc::clone(&done));
         let thread = std::thread::spawn(move || {
+            // Redis and nginx, which stand for other machines, share the core.
+            rustix::process::nice(5).context("the priority of a flood")?;
             let client = Client { kind, endpoint: endpoint?, done: counted };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {

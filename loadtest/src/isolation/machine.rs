@@ -38,11 +38,12 @@ enum Nodes {
 impl Machine {
     pub(crate) fn start(nodes: usize) -> anyhow::Result<Self> {
         let this = std::env::current_exe()?;
-        let servers =
-            [cores::on_server_core(&this), cores::on_load_core(&this)].map(|mut server| {
+        let servers = [cores::on_server_core(&this), cores::behind_others_on_load_core(&this)].map(
+            |mut server| {
                 server.args(["serve", "rmcp-own"]);
                 target::start("rmcp-own", server)
-            });
+            },
+        );
         let [here, there] = servers;
         let servers = [here?, there?];
         let honest = servers.each_ref().map(|server| server.target.endpoints[0].to_string());
@@ -62,7 +63,7 @@ impl Machine {
                 (format!("http://{}", node.address), Nodes::One(node))
             }
             _ => {
-                let cluster = LocalCluster::start(nodes, Some(&file))?;
+                let cluster = LocalCluster::start_apart(nodes, &file, &folder)?;
                 (cluster.base()?, Nodes::Cluster(Box::new(cluster)))
             }
         };
