@@ -85,10 +85,6 @@ fn invalid(why: &Invalid, redis: &store::redis::Settings) -> String {
         Invalid::Pem => "`store.tls` names a file that is not valid PEM; write certificates and a \
                          key as PEM (-----BEGIN …)"
             .into(),
-        Invalid::Thread(why) => format!(
-            "the system refused a thread for the connections to `store.url`: {why}; raise the limit of \
-             threads of the node's user (`ulimit -u`, or TasksMax of systemd)"
-        ),
     }
 }
 

@@ -25,7 +25,6 @@ mod scanning;
 mod script;
 mod sentinel;
 mod settings;
-mod thread;
 mod warnings;
 
 use std::fmt;
@@ -42,13 +41,11 @@ use self::answer::{bytes, script_result, unavailable, undecodable};
 use self::append_window::AppendWindow;
 use self::client::Client;
 use self::command::{LogEntries, PrimaryCondition, RedisCommand};
-use self::keys::Keys;
-use self::keys::slot;
+use self::keys::{Keys, slot};
 use self::revocations::StoredRevocations;
 use self::scanning::StoredSessions;
 use self::script::ScriptName;
 pub use self::settings::{Invalid, Secret, Settings};
-use self::thread::RedisThread;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, NoteKey, Owner,
     Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, Revocation, RevocationGeneration,
@@ -61,8 +58,6 @@ pub struct Redis {
     /// Connections for lease renewals only: a renewal must not queue behind other commands, such
     /// as the logs of all sessions after a failover.
     leases: Arc<Client>,
-    /// The thread of all other connections.
-    _thread: RedisThread,
     keys: Keys,
     append_window: AppendWindow,
     /// Whether a lease of another layout was found and logged, so that it is logged once.
@@ -73,8 +68,8 @@ impl Redis {
     /// Starts to connect in the background, and reconnects until the store is dropped. Until
     /// Redis answers, operations fail with [`Error::Unavailable`].
     ///
-    /// The connections for renewals run on the tokio runtime of the caller, which must outlive the store. All
-    /// others have a thread of their own.
+    /// The connections run on the tokio runtime of the caller, which must outlive the store. Long log entries
+    /// are copied there, too, which takes milliseconds: it should serve no clients.
     ///
     /// # Panics
     ///
@@ -83,10 +78,9 @@ impl Redis {
         let keys = Keys::new(&settings.prefix);
         let leases = Arc::new(Client::new(settings.clone(), &Handle::current())?);
         let append_window = AppendWindow::new(settings.append_window_ms);
-        let thread = RedisThread::start().map_err(Invalid::Thread)?;
-        let client = Arc::new(Client::new(settings, thread.runtime())?);
+        let client = Arc::new(Client::new(settings, &Handle::current())?);
         let has_foreign_leases = AtomicBool::new(false);
-        Ok(Self { client, leases, _thread: thread, keys, append_window, has_foreign_leases })
+        Ok(Self { client, leases, keys, append_window, has_foreign_leases })
     }
 
     /// A script on the keys of a session's record and log.

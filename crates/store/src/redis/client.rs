@@ -143,15 +143,15 @@ impl Client {
         answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")))
     }
 
-    /// Executes a long command on the thread of the connections. It is executed also if the caller
-    /// goes away.
+    /// Executes a long command on the runtime of the connections, which copies it there. It is executed also
+    /// if the caller goes away.
     pub(super) async fn execute_there(
         self: &Arc<Self>,
         command: RedisCommand,
     ) -> Result<RedisAnswer, Error> {
         let client = Arc::clone(self);
         let executing = self.runtime.spawn(async move { client.execute_alone(command).await });
-        executing.await.unwrap_or_else(|_| Err(unavailable("the store was closed")))
+        executing.await.unwrap_or_else(|error| Err(unavailable(format!("given up: {error}"))))
     }
 
     /// Executes commands and returns their answers, in the same order.
@@ -316,16 +316,28 @@ impl Client {
         results
     }
 
-    /// Sends one write and reads its answers. An error applies to all commands of the write.
+    /// Sends one write and reads its answers. An error applies to all commands of the write. The timeout of
+    /// a long command starts anew when it has its turn.
     async fn send_write(
         &self,
         connection: &RedisConnection,
         write: Vec<PendingCommand>,
-        deadline: Instant,
+        mut deadline: Instant,
     ) -> Result<Vec<(usize, Attempted)>, (Vec<PendingCommand>, io::Error)> {
         let open = match connection.wait_until_open(deadline).await {
             Ok(open) => open,
             Err(why) => return Err((write, why)),
+        };
+        // Long commands are sent one after another, so that the answers to others are read in between.
+        let _turn = match write.iter().any(|pending| pending.command.is_long()) {
+            true => match connection.turn(&open, deadline).await {
+                Ok(turn) => {
+                    deadline = deadline.max(Instant::now() + self.settings.timeout());
+                    Some(turn)
+                }
+                Err(why) => return Err((write, why)),
+            },
+            false => None,
         };
         let is_acknowledged = self.is_acknowledged(open.primary);
         let mut pipeline = Pipeline::with_capacity(write.len());

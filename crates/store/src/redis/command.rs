@@ -11,7 +11,8 @@ use super::script::ScriptName;
 use crate::PrimaryId;
 use crate::metrics::Operation;
 
-/// A command with more bytes is long. To copy so many three times takes about 30 µs.
+/// A command with more bytes is long. It is copied three times before the kernel has it: into the command, the
+/// text of the write and the buffer of the connection. With so many bytes that takes about 30 µs.
 const LONG_BYTES: usize = 64 << 10;
 
 /// One command and the slot of its keys.
@@ -74,7 +75,7 @@ impl RedisCommand {
         Self { primary, ..self }
     }
 
-    /// Whether it takes long to copy, which only the thread of the connections does then.
+    /// Whether it takes long to copy. Then it is sent from the runtime of the connections, in turns.
     pub(super) fn is_long(&self) -> bool {
         self.bytes > LONG_BYTES
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -39,6 +39,8 @@ pub(super) struct RedisConnection {
     broken: watch::Sender<u64>,
     /// Bounds the writes in flight to this server; further ones wait for a permit.
     permits: Semaphore,
+    /// Given to one long command at a time.
+    turn: Semaphore,
     since: Instant,
     _task: Task,
 }
@@ -67,7 +69,8 @@ impl RedisConnection {
         let wait = (settings.reconnect_ms_min, settings.reconnect_ms_max);
         let task = runtime.spawn(keep_connected(route, dialer, wait, up, watched));
         let permits = Semaphore::new(settings.in_flight_max);
-        Self { state, broken, permits, since: Instant::now(), _task: Task(task.abort_handle()) }
+        let (turn, since) = (Semaphore::new(1), Instant::now());
+        Self { state, broken, permits, turn, since, _task: Task(task.abort_handle()) }
     }
 
     /// Whether it was created less than a minute ago.
@@ -98,6 +101,18 @@ impl RedisConnection {
                     Err(io::Error::new(io::ErrorKind::NotConnected, &**why))
                 }
             },
+        }
+    }
+
+    /// Waits until no other long command is on its way to the server.
+    pub(super) async fn turn(
+        &self,
+        up: &OpenConnection,
+        deadline: Instant,
+    ) -> io::Result<SemaphorePermit<'_>> {
+        match timeout_at(deadline, self.turn.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => Err(timeout_error(&up.address)),
         }
     }
 

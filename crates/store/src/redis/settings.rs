@@ -1,7 +1,6 @@
 //! The settings of the store in Redis.
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -168,7 +167,7 @@ impl From<&str> for Secret {
     }
 }
 
-/// Why a store cannot be opened with these settings. Never contains part of a secret.
+/// Why settings are invalid. Never contains part of a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
     /// The URL cannot be parsed.
@@ -195,9 +194,6 @@ pub enum Invalid {
     /// A certificate or the key cannot be parsed.
     #[error("a certificate or the key for redis is not valid PEM")]
     Pem,
-    /// The system refused a thread.
-    #[error("the thread of the connections to redis was not started: {0}")]
-    Thread(#[source] io::Error),
 }
 
 /// A user and password.

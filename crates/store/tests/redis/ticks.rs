@@ -1,18 +1,21 @@
 //! Tests that the commands of one event-loop tick are sent together, to a connection on another
 //! thread.
 
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use rustix::time::{ClockId, clock_gettime};
+use store::redis::{Redis, Settings};
 use store::{Batch, Store};
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
 
-use crate::fixture::{Session, open};
+use crate::fixture::{Session, open, open_with};
 use crate::server::{Server, run};
 
 /// The number of concurrent appends: their commands fit into one read of the server.
@@ -22,11 +25,25 @@ fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
+/// A store whose connection runs on a thread of its own, until the sender is dropped.
+fn kept_elsewhere(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
+    let ((stay, stays), (tell, told)) = (oneshot::channel(), mpsc::channel());
+    let url = server.url();
+    std::thread::spawn(move || {
+        one_thread().block_on(async {
+            let settings = Settings { timeout_ms: 10_000, ..Settings::at(&url) };
+            tell.send(Arc::new(open_with(settings))).expect("the test has ended");
+            let _left = stays.await;
+        });
+    });
+    (stay, told.recv().expect("a store"))
+}
+
 #[test]
 fn commands_of_one_tick_are_read_together() {
     let server = Server::start(&[]);
+    let (_stay, store) = kept_elsewhere(&server);
     one_thread().block_on(async {
-        let store = open(&server.url());
         let mut admin = server.connect().await;
         let sessions = join_all((0..ASKING).map(|_| Session::made(&store))).await;
         for number in 1..=20 {
@@ -51,12 +68,12 @@ async fn reads(admin: &mut MultiplexedConnection) -> u64 {
 #[test]
 fn a_tick_that_ends_with_its_runtime_leaves_no_caller_waiting() {
     let server = Server::start(&[]);
+    let (_stay, store) = kept_elsewhere(&server);
     let first = one_thread();
-    let (store, session) = first.block_on(async {
-        let store = open(&server.url());
+    let session = first.block_on(async {
         let session = Session::made(&store).await;
         assert!(session.append(&store, 1, "a").now_or_never().is_none());
-        (store, session)
+        session
     });
     drop(first);
     one_thread().block_on(async {
@@ -81,13 +98,13 @@ async fn each_command_of_one_tick_has_its_own_answer() {
     assert!(matches!(missing, Err(store::Error::Missing)), "{missing:?}");
 }
 
-/// The thread of the caller and of its runtime serves others meanwhile.
+/// That thread serves others meanwhile.
 #[test]
-fn long_entries_take_time_of_the_thread_of_the_connections_only() {
+fn a_long_entry_takes_no_time_of_the_thread_of_its_caller() {
     const ENTRY_BYTES: usize = 8 << 20;
     let server = Server::start(&[]);
+    let (_stay, store) = kept_elsewhere(&server);
     one_thread().block_on(async {
-        let store = open(&server.url());
         let session = Session::made(&store).await;
         let entry = Bytes::from(vec![b'x'; ENTRY_BYTES]);
         let copying = of_this_thread(async { std::hint::black_box(entry.to_vec()) }).await.1;
@@ -112,4 +129,34 @@ async fn of_this_thread<T>(work: impl Future<Output = T>) -> (T, Duration) {
     let before = now();
     let done = work.await;
     (done, now() - before)
+}
+
+#[test]
+fn a_short_command_waits_for_few_long_ones() {
+    const LONG_COMMANDS: usize = 24;
+    let server = Server::start(&[]);
+    let (_stay, store) = kept_elsewhere(&server);
+    one_thread().block_on(async {
+        let short = Session::made(&store).await;
+        let sessions = join_all((0..LONG_COMMANDS).map(|_| Session::made(&store))).await;
+        let entry = Bytes::from(vec![b'x'; 4 << 20]);
+        let (start, store) = (Instant::now(), &store);
+        let append = async |session: &Session| {
+            let batch = Batch { entries: vec![entry.clone()], ..session.batch(1, "") };
+            let appended = store.append(batch).await;
+            assert!(appended.is_ok(), "{appended:?}");
+            start.elapsed()
+        };
+        let read = async {
+            // The first of them are on their way.
+            sleep(Duration::from_millis(10)).await;
+            let begun = Instant::now();
+            let read = store.read(&short.id).await;
+            assert!(matches!(read, Ok(Some(_))), "{read:?}");
+            begun.elapsed()
+        };
+        let (appended, read) = tokio::join!(join_all(sessions.iter().map(append)), read);
+        let all = appended.into_iter().max().expect("a time");
+        assert!(read < all / 6, "{read:?}, and {all:?} for all long commands");
+    });
 }
