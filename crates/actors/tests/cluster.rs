@@ -148,7 +148,7 @@ async fn a_long_call_for_another_node_is_encoded_by_another_thread() {
     assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Accepted)]), "{events:?}");
 }
 
-/// How many calls to other nodes are in progress.
+/// How many calls to other nodes of this process are in progress. `cargo nextest` gives each test a process.
 fn calls_to_other_nodes() -> f64 {
     let families = prometheus::gather();
     let mut families = families.iter();

@@ -32,11 +32,14 @@ const KEPT_BYTES: usize = 2 * ENOUGH_BYTES;
 /// The number of frames that are read before the task yields.
 const TAKEN_IN_A_ROW: usize = 64;
 
-/// The number of bytes that are read before the task yields: few frames of a long message.
-const READ_IN_A_ROW: usize = 128 << 10;
+/// The number of bytes that are read before the task yields: one frame of a long message.
+const READ_IN_A_ROW: usize = 64 << 10;
 
 /// The most rounds of collecting and writing in one tick, if other threads add frames meanwhile.
 const WRITTEN_IN_A_ROW: usize = 4;
+
+/// No further round follows in a tick once so many bytes were written: to write them takes about 0.1 ms.
+const BYTES_WRITTEN_IN_A_ROW: usize = 64 << 10;
 
 /// What reads and writes the frames of a connection: the calls of one end.
 pub(crate) trait FrameHandler: Send + Sync + 'static {
@@ -237,7 +240,11 @@ impl<P: FrameHandler> PeerConnection<P> {
     fn write(&self) -> bool {
         let Some(mut bytes) = self.begin_write() else { return false };
         let writing = Writing(self);
+        let mut written_bytes = 0;
         for _ in 0..WRITTEN_IN_A_ROW {
+            if written_bytes >= BYTES_WRITTEN_IN_A_ROW {
+                break;
+            }
             self.collect_frames(&mut bytes);
             if bytes.is_empty() {
                 match self.outgoing.try_flush() {
@@ -256,7 +263,10 @@ impl<P: FrameHandler> PeerConnection<P> {
             }
             while !bytes.is_empty() {
                 match self.outgoing.try_write(&bytes) {
-                    Ok(Written::Bytes(written)) => bytes.advance(written),
+                    Ok(Written::Bytes(written)) => {
+                        bytes.advance(written);
+                        written_bytes += written;
+                    }
                     Ok(Written::Full) => {
                         self.stop_write(bytes, WriterState::Full);
                         return writing.finish(true);

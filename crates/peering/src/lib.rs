@@ -77,8 +77,8 @@ pub trait Answerer: Send + Sync + 'static {
 /// it, and the peer's other calls wait during the poll: an implementation must not block.
 pub trait Replies: Send {
     /// Polls for the next reply; `None` after the last, or after an error. Not polled while the
-    /// caller has a whole window of unread replies. An error ends the call; only a node that relays
-    /// a call returns one.
+    /// caller has a whole window of unread replies. An error ends the call. A node that relays a call
+    /// returns one, and a node that notices only after it has begun to read a call that it does not start it.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>>;
 
     /// Whether the reply just returned is known to be the last. It is then marked as the last, and

@@ -1,5 +1,5 @@
 //! A long call of a peer. Another thread parses its message, since that takes milliseconds, in which the
-//! links of peers would carry nothing else.
+//! links of peers would carry nothing else. Nodes of the version before send calls that are parsed at once.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -27,11 +27,8 @@ pub(super) struct LongCall {
 }
 
 enum State {
-    Reading {
-        reading: Computing<Option<Received>>,
-        /// The bytes of the call, which are charged to its tenant.
-        _held: Option<Held>,
-    },
+    /// With the charge for the bytes of the call, which its session takes over.
+    Reading(Computing<(Option<Received>, Option<Held>)>),
     Begun(Box<dyn Replies>),
     NotStarted,
 }
@@ -44,22 +41,18 @@ impl LongCall {
         }
         let tenant = messages::tenant_of(call)?;
         let share = node.context.session_bytes.share_of_session(&tenant);
-        let received = call.clone();
-        let reading = compute(&tenant, move || Received::decode(received));
+        let (received, held) = (call.clone(), charge(call.len(), &share));
+        let reading = compute(&tenant, move || (Received::decode(received), held));
         let (node, runtime) = (Arc::downgrade(node), Handle::current());
-        Some(Self {
-            node,
-            format,
-            runtime,
-            state: State::Reading { reading, _held: charge(call.len(), &share) },
-        })
+        Some(Self { node, format, runtime, state: State::Reading(reading) })
     }
 }
 
 impl Replies for LongCall {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
-        if let State::Reading { reading, .. } = &mut self.state {
-            let received = ready!(Pin::new(reading).poll(context));
+        if let State::Reading(reading) = &mut self.state {
+            let (received, held) = ready!(Pin::new(reading).poll(context));
+            drop(held);
             let _within = self.runtime.enter();
             let node = self.node.upgrade();
             let begun = node.and_then(|node| begin_replies(&node, received, self.format));
@@ -67,15 +60,13 @@ impl Replies for LongCall {
         }
         match &mut self.state {
             State::Begun(replies) => replies.poll_next(context),
-            State::Reading { .. } | State::NotStarted => {
-                Poll::Ready(Some(Err(CallError::NotStarted)))
-            }
+            State::Reading(_) | State::NotStarted => Poll::Ready(Some(Err(CallError::NotStarted))),
         }
     }
 
     fn is_over(&self) -> bool {
         match &self.state {
-            State::Reading { .. } => false,
+            State::Reading(_) => false,
             State::Begun(replies) => replies.is_over(),
             State::NotStarted => true,
         }

@@ -35,7 +35,7 @@ use crate::{Caller, HandshakeSummary, ReplyEvent};
 
 /// How long a request continues after its client has left before the owner replied. It arrives even
 /// if its owner changes at that moment: this is longer than the detection of a killed process
-/// takes.
+/// takes. Before that, a long request is sent.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// How old a request may be whose tokens its next owner gets, in milliseconds. Those of a later request of the
@@ -95,7 +95,7 @@ enum State {
     Pausing(Pause),
     /// A session of this node has the request.
     Here(LocalReply),
-    /// Another thread encodes a long request, which this node gets then.
+    /// Another thread encodes a long request for this peer.
     Encoding(Computing<Bytes>, Peer),
     /// A peer has the request.
     There(ForwardedCall),
@@ -432,6 +432,14 @@ impl RoutedRequest {
         relay.as_ref().unwrap_or(peer).call(call)
     }
 
+    /// Waits until a long request is sent.
+    async fn sent(&mut self) {
+        if let State::Encoding(encoding, to) = &mut self.state {
+            let call = encoding.await;
+            self.state = State::There(to.call(call));
+        }
+    }
+
     /// The relay for calls to another node, if that node is unreachable, and the form of such calls.
     fn way_to(&self, peer: &Peer) -> (Option<Peer>, CallForm) {
         let relay = self.node.relay(peer, self.retry.tries());
@@ -556,8 +564,9 @@ impl Drop for RoutedRequest {
             owner: self.owner,
             handshake: None,
         };
-        // Bounded by the calls that links accept, and by `LINGER`.
+        // Bounded by the calls that links accept, by the long requests that clients sent, and by `LINGER`.
         runtime.spawn(async move {
+            rest.sent().await;
             let begun = std::future::poll_fn(|context| rest.poll_next(context));
             let _ = tokio::time::timeout(LINGER, begun).await;
         });

@@ -5,7 +5,7 @@ pub(crate) mod proxy;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -196,8 +196,10 @@ pub(crate) fn final_response(events: &[ReplyEvent]) -> String {
     }
 }
 
-/// Gives each thread for long messages other work, until the returned value is dropped.
+/// Gives each thread for long messages other work, until the returned value is dropped. One test at a time does.
 pub(crate) fn occupy_threads_of_long_messages() -> impl Sized {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (begun, has_begun) = mpsc::channel();
     let occupy = |_| {
         let (held, hold) = mpsc::channel::<()>();
@@ -210,7 +212,7 @@ pub(crate) fn occupy_threads_of_long_messages() -> impl Sized {
         (held, computing)
     };
     let threads = available_parallelism().map_or(1, usize::from);
-    (0..threads).map(occupy).collect::<Vec<_>>()
+    ((0..threads).map(occupy).collect::<Vec<_>>(), turn)
 }
 
 /// A node with one tenant.
