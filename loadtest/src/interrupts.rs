@@ -2,8 +2,8 @@
 //!
 //! The kernel changes between programs that are always ready to run when a timer interrupts them, which is
 //! 250 times a second with the usual settings (`CONFIG_HZ`). Three nodes that share a core then wait 8 ms for each
-//! other, and nodes with cores of their own do not. A thread with a real-time priority that wakes every 0.25 ms
-//! has the kernel choose again each time, and costs about 1 % of the core.
+//! other, and nodes with cores of their own do not. A process with a real-time priority that wakes every 0.25 ms
+//! has the kernel choose again each time, and takes about 1 % of the core.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Stdio};
@@ -29,13 +29,14 @@ impl Interrupts {
         let mut started = Self(Vec::new());
         for mut command in cores::on_each("chrt") {
             command.args(["--fifo", PRIORITY]).arg(&this).arg("interrupt");
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            // Its standard error has the reason of a refusal.
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut process = command.spawn().context("chrt")?;
             let output = process.stdout.take();
             started.0.push(process);
             let mut line = String::new();
             BufReader::new(output.context("no output")?).read_line(&mut line)?;
-            ensure!(!line.is_empty(), "the system refused a real-time priority");
+            ensure!(!line.is_empty(), "`chrt --fifo` did not start a program");
         }
         Ok(started)
     }

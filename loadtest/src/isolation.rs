@@ -3,8 +3,8 @@
 //!
 //! The nodes and the quiet tenants' clients and servers have the first core; the flooding tenant's
 //! clients and servers, Redis and nginx have the last one. Nodes have a lower priority than the clients and servers
-//! on their core, and a flood has one than Redis and nginx: these stand for other machines. Both cores have
-//! [short timer intervals](crate::interrupts). Nodes are started anew for each flood.
+//! on their core, and the flood has a lower one than Redis and nginx: these stand for other machines. Both cores are
+//! [interrupted often](crate::interrupts). Nodes are started anew for each flood.
 
 mod backends;
 mod flood;
@@ -62,8 +62,8 @@ impl Tenants {
         let _interrupts = Interrupts::start().inspect_err(|error| {
             let _shown = writeln!(
                 std::io::stderr(),
-                "{error:#}: programs that share a core wait for each other as long as the kernel's timer has \
-                 them wait, up to 4 ms each; run this as root, or with CAP_SYS_NICE"
+                "{error:#}: each program that shares a core may keep it for up to 4 ms, so the figures of three \
+                 nodes are those of the kernel; run this as root, or with CAP_SYS_NICE"
             );
         });
         let counts = if self.nodes.is_empty() { &[1, 3][..] } else { &self.nodes };
