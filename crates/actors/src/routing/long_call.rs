@@ -11,51 +11,58 @@ use cluster::{CallError, Replies};
 use fairness::{Computing, compute, is_long};
 use tokio::runtime::Handle;
 
-use super::forwarded_request::Received;
-use super::serving::begin_replies;
 use super::{Format, messages};
 use crate::node::Node;
 use crate::session_bytes::charge;
 
+/// Begins what a call demands. `None`: nothing was begun.
+type Begin<T> = fn(&Arc<Node>, T, Format) -> Option<Box<dyn Replies>>;
+
 /// The replies to a long call. Dropping this before the message is parsed starts nothing.
-pub(super) struct LongCall {
+pub(super) struct LongCall<T> {
     node: Weak<Node>,
     format: Format,
+    begin: Begin<T>,
     /// The runtime of the peer links.
     runtime: Handle,
-    state: State,
+    state: State<T>,
 }
 
-enum State {
+enum State<T> {
     /// With the charge for the bytes of the call, which its session takes over.
-    Reading(Computing<(Option<Received>, Option<Held>)>),
+    Reading(Computing<(T, Option<Held>)>),
     Begun(Box<dyn Replies>),
     NotStarted,
 }
 
-impl LongCall {
-    /// Begins to read the call if it is long, and is about a session.
-    pub(super) fn read(node: &Arc<Node>, call: &Bytes, format: Format) -> Option<Self> {
+impl<T: Send + 'static> LongCall<T> {
+    /// Has `read` parse the call if it is long, and is about a session. Then `begin` gets it.
+    pub(super) fn new(
+        node: &Arc<Node>,
+        call: &Bytes,
+        format: Format,
+        read: fn(Bytes) -> T,
+        begin: Begin<T>,
+    ) -> Option<Self> {
         if !is_long(call.len()) || format == Format::Legacy {
             return None;
         }
         let tenant = messages::tenant_of(call)?;
         let share = node.context.session_bytes.share_of_session(&tenant);
-        let (received, held) = (call.clone(), charge(call.len(), &share));
-        let reading = compute(&tenant, move || (Received::decode(received), held));
-        let (node, runtime) = (Arc::downgrade(node), Handle::current());
-        Some(Self { node, format, runtime, state: State::Reading(reading) })
+        let (unread, held) = (call.clone(), charge(call.len(), &share));
+        let state = State::Reading(compute(&tenant, move || (read(unread), held)));
+        Some(Self { node: Arc::downgrade(node), format, begin, runtime: Handle::current(), state })
     }
 }
 
-impl Replies for LongCall {
+impl<T: Send + 'static> Replies for LongCall<T> {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
         if let State::Reading(reading) = &mut self.state {
-            let (received, held) = ready!(Pin::new(reading).poll(context));
+            let (call, held) = ready!(Pin::new(reading).poll(context));
             drop(held);
             let _within = self.runtime.enter();
             let node = self.node.upgrade();
-            let begun = node.and_then(|node| begin_replies(&node, received, self.format));
+            let begun = node.and_then(|node| (self.begin)(&node, call, self.format));
             self.state = begun.map_or(State::NotStarted, State::Begun);
         }
         match &mut self.state {

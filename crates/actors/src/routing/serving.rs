@@ -41,7 +41,7 @@ impl PeerCallHandler for PeerService {
     fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         let node = self.0.upgrade()?;
         let format = Format::of(&call);
-        match LongCall::read(&node, &call, format) {
+        match LongCall::new(&node, &call, format, Received::decode, begin_replies) {
             Some(replies) => Some(Box::new(replies)),
             None => begin_replies(&node, Received::decode(call), format),
         }
@@ -49,7 +49,7 @@ impl PeerCallHandler for PeerService {
 }
 
 /// Begins what a call demands. `None`: nothing was begun, and the caller may send the call to another node.
-pub(super) fn begin_replies(
+fn begin_replies(
     node: &Arc<Node>,
     call: Option<Received>,
     format: Format,
