@@ -39,7 +39,7 @@ struct Threads {
 
 #[derive(Default)]
 struct State {
-    /// The jobs that wait. Each link and each request of a client has at most one.
+    /// The jobs that wait. Each link, each request of a client and each call of a peer has at most one.
     jobs: FairQueue<Arc<str>, Job>,
     started: usize,
     idle: usize,

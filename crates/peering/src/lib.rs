@@ -78,7 +78,7 @@ pub trait Answerer: Send + Sync + 'static {
 pub trait Replies: Send {
     /// Polls for the next reply; `None` after the last, or after an error. Not polled while the
     /// caller has a whole window of unread replies. An error ends the call. A node that relays a call
-    /// returns one, and a node that notices only after it has begun to read a call that it does not start it.
+    /// returns one, and so does a node that finds only after it began to read a call that it cannot start it.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>>;
 
     /// Whether the reply just returned is known to be the last. It is then marked as the last, and

@@ -4,7 +4,8 @@
 //! nodes. The scripts make every decision. `docs/redis.md` describes the keys, the guarantees of
 //! each script, and the settings of Redis that they require.
 //!
-//! No operation waits longer than the configured timeout. After a timeout, as after any error
+//! No operation waits longer than the configured timeout, but for one that writes more than 64 KiB: it waits up
+//! to as long before that until others are written. After a timeout, as after any error
 //! that leaves the outcome unknown, the result is [`Error::Unavailable`].
 
 mod address;

@@ -29,7 +29,7 @@ pub(super) struct LongCall<T> {
 }
 
 enum State<T> {
-    /// With the charge for the bytes of the call, which its session takes over.
+    /// With the charge for the bytes of the call, until its session charges them.
     Reading(Computing<(T, Option<Held>)>),
     Begun(Box<dyn Replies>),
     NotStarted,

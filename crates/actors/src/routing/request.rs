@@ -35,7 +35,7 @@ use crate::{Caller, HandshakeSummary, ReplyEvent};
 
 /// How long a request continues after its client has left before the owner replied. It arrives even
 /// if its owner changes at that moment: this is longer than the detection of a killed process
-/// takes. Before that, a long request is sent.
+/// takes. A long request that is being encoded is sent before that time begins.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// How old a request may be whose tokens its next owner gets, in milliseconds. Those of a later request of the

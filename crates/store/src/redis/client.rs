@@ -317,27 +317,25 @@ impl Client {
     }
 
     /// Sends one write and reads its answers. An error applies to all commands of the write. The timeout of
-    /// a long command starts anew when it has its turn.
+    /// a long command starts anew when it has its turn: what it waits for is the length of the others.
     async fn send_write(
         &self,
         connection: &RedisConnection,
         write: Vec<PendingCommand>,
         mut deadline: Instant,
     ) -> Result<Vec<(usize, Attempted)>, (Vec<PendingCommand>, io::Error)> {
+        // Few bytes of long commands are on their way at a time, so that answers to others are read in between.
+        let long_bytes = write.iter().map(|pending| pending.command.long_bytes()).sum();
+        let _turn = match connection.turn(long_bytes, deadline).await {
+            Ok(turn) => turn,
+            Err(why) => return Err((write, why)),
+        };
+        if long_bytes > 0 {
+            deadline = deadline.max(Instant::now() + self.settings.timeout());
+        }
         let open = match connection.wait_until_open(deadline).await {
             Ok(open) => open,
             Err(why) => return Err((write, why)),
-        };
-        // Long commands are sent one after another, so that the answers to others are read in between.
-        let _turn = match write.iter().any(|pending| pending.command.is_long()) {
-            true => match connection.turn(&open, deadline).await {
-                Ok(turn) => {
-                    deadline = deadline.max(Instant::now() + self.settings.timeout());
-                    Some(turn)
-                }
-                Err(why) => return Err((write, why)),
-            },
-            false => None,
         };
         let is_acknowledged = self.is_acknowledged(open.primary);
         let mut pipeline = Pipeline::with_capacity(write.len());

@@ -80,6 +80,11 @@ impl RedisCommand {
         self.bytes > LONG_BYTES
     }
 
+    /// Its bytes if it is long, or 0.
+    pub(super) fn long_bytes(&self) -> usize {
+        if self.is_long() { self.bytes } else { 0 }
+    }
+
     /// The whole command.
     pub(super) fn to_cmd(&self) -> Cmd {
         let mut cmd = self.cmd.clone();

@@ -23,6 +23,10 @@ use crate::{PrimaryId, metrics};
 /// How long a sender waits for a connection before it looks up the primary again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// The bytes of long commands that are on their way to a server: so many units of so many bytes.
+const TURN_UNITS: u32 = 16;
+const TURN_UNIT_BYTES: usize = 64 << 10;
+
 /// How the address of the primary is found.
 #[derive(Clone)]
 pub(super) enum Route {
@@ -39,8 +43,8 @@ pub(super) struct RedisConnection {
     broken: watch::Sender<u64>,
     /// Bounds the writes in flight to this server; further ones wait for a permit.
     permits: Semaphore,
-    /// Given to one long command at a time.
-    turn: Semaphore,
+    /// The units of [`TURN_UNIT_BYTES`] that further long commands may have on their way.
+    turns: Semaphore,
     since: Instant,
     _task: Task,
 }
@@ -69,8 +73,8 @@ impl RedisConnection {
         let wait = (settings.reconnect_ms_min, settings.reconnect_ms_max);
         let task = runtime.spawn(keep_connected(route, dialer, wait, up, watched));
         let permits = Semaphore::new(settings.in_flight_max);
-        let (turn, since) = (Semaphore::new(1), Instant::now());
-        Self { state, broken, permits, turn, since, _task: Task(task.abort_handle()) }
+        let (turns, since) = (Semaphore::new(TURN_UNITS as usize), Instant::now());
+        Self { state, broken, permits, turns, since, _task: Task(task.abort_handle()) }
     }
 
     /// Whether it was created less than a minute ago.
@@ -104,15 +108,24 @@ impl RedisConnection {
         }
     }
 
-    /// Waits until no other long command is on its way to the server.
+    /// Waits until long commands with so many bytes may be sent: together at most 1 MiB are on their way, or
+    /// one command. They get their turns in order. `None` for no bytes, which wait for nothing.
     pub(super) async fn turn(
         &self,
-        up: &OpenConnection,
+        long_bytes: usize,
         deadline: Instant,
-    ) -> io::Result<SemaphorePermit<'_>> {
-        match timeout_at(deadline, self.turn.acquire()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            Ok(Err(_)) | Err(_) => Err(timeout_error(&up.address)),
+    ) -> io::Result<Option<SemaphorePermit<'_>>> {
+        if long_bytes == 0 {
+            return Ok(None);
+        }
+        let units = u32::try_from(long_bytes / TURN_UNIT_BYTES).unwrap_or(TURN_UNITS);
+        let turn = self.turns.acquire_many(units.clamp(1, TURN_UNITS));
+        match timeout_at(deadline, turn).await {
+            Ok(Ok(turn)) => Ok(Some(turn)),
+            Ok(Err(_)) | Err(_) => {
+                let why = "redis has not taken other long commands in time";
+                Err(io::Error::new(io::ErrorKind::TimedOut, why))
+            }
         }
     }
 
