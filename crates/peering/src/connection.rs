@@ -3,9 +3,9 @@
 //! One task per connection reads from the socket. Frames are written by the thread that produces
 //! them, at the end of its event-loop tick ([`tick`]), so that no other thread is woken. That thread
 //! also encrypts them, all frames of a tick together. The task writes only if the socket's buffer is
-//! full, if a tick has many bytes to write, or if it decrypts when another thread has frames. One thread writes at a time, and no
-//! thread waits for it: a thread that finds another one writing marks the state, and the writer then
-//! collects frames once more.
+//! full, if a tick has many bytes to write, or if it decrypts when another thread has frames. One
+//! thread writes at a time, and no thread waits for it: a thread that finds another one writing marks
+//! the state, and the writer then collects frames once more.
 
 use std::io;
 use std::mem;

@@ -118,8 +118,8 @@ impl RedisConnection {
         if long_bytes == 0 {
             return Ok(None);
         }
-        let units = u32::try_from(long_bytes / TURN_UNIT_BYTES).unwrap_or(TURN_UNITS);
-        let turn = self.turns.acquire_many(units.clamp(1, TURN_UNITS));
+        let units = u32::try_from(long_bytes.div_ceil(TURN_UNIT_BYTES)).unwrap_or(TURN_UNITS);
+        let turn = self.turns.acquire_many(units.min(TURN_UNITS));
         match timeout_at(deadline, turn).await {
             Ok(Ok(turn)) => Ok(Some(turn)),
             Ok(Err(_)) | Err(_) => {
