@@ -15,9 +15,9 @@ use crate::computing::is_computing;
 
 /// While the threads with a lower priority compute, no permit is given for [`PAUSE`] once [`BUSY_MAX`] has
 /// passed since the last pause. A thread that is always ready to run loses its core to them for up to 4 ms, which
-/// is as long as the kernel lets a thread run, and the calls that it serves wait. A thread that pauses leaves them
-/// the core by itself, and gets it back when a call arrives.
-const BUSY_MAX: Duration = Duration::from_millis(6);
+/// is as long as the kernel lets a thread run, and the calls that it serves wait. A thread that pauses leaves them, and
+/// other processes, the core by itself, and gets it back when a call arrives.
+const BUSY_MAX: Duration = Duration::from_millis(2);
 const PAUSE: Duration = Duration::from_millis(1);
 
 thread_local! {
