@@ -161,6 +161,56 @@ mod tests {
         assert!(begin.elapsed() < Duration::from_secs(30) && backend.links() == 0);
     }
 
+    /// Occupies each thread for long messages until the value is dropped.
+    fn occupy_threads_of_long_messages() -> impl Sized {
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let occupy = |_| {
+            let (held, hold) = std::sync::mpsc::channel::<()>();
+            let begun = begun.clone();
+            let computing = fairness::compute(&"busy".into(), move || {
+                begun.send(()).expect("the test waits");
+                hold.recv().expect_err("nothing is sent");
+            });
+            has_begun.recv().expect("the thread begins");
+            (held, computing)
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..threads).map(occupy).collect::<Vec<_>>()
+    }
+
+    #[tokio::test]
+    async fn a_long_message_is_handled_by_a_thread_for_long_messages() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut settings = HttpSettings::new(format!("http://{}/", listener.local_addr().unwrap()));
+        settings.allow_networks.push("127.0.0.0/8".parse().unwrap());
+        let share = budget::Budget::unlimited().unnamed_share("a");
+        let backend = HttpBackend::new(&share, "a/b", &settings).unwrap();
+        let busy = occupy_threads_of_long_messages();
+        let links = [fairness::LONG_BYTES, 1].map(|length| {
+            let link = backend.open(&SessionId::parse("s").unwrap());
+            let params = format!(r#"{{"text":"{}"}}"#, "x".repeat(length));
+            let initialize = Some(params.as_bytes());
+            let initialize = Request::new(RequestId::from(1), Method::Initialize, initialize);
+            link.sender.send(Message::Request(initialize)).unwrap();
+            link
+        });
+        let mut read = vec![0; 4_096];
+        // A short message that is sent later goes on meanwhile.
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut short = String::new();
+        while !short.ends_with(r#""params":{"text":"x"}}"#) {
+            let length = stream.read(&mut read).await.unwrap();
+            assert!(length > 0, "{short}");
+            short.push_str(&String::from_utf8_lossy(&read[..length]));
+        }
+        let early = timeout(Duration::from_millis(100), listener.accept()).await;
+        assert!(early.is_err(), "the worker handled a long message");
+        drop(busy);
+        let later = timeout(Duration::from_secs(20), listener.accept()).await;
+        assert!(later.is_ok_and(|accepted| accepted.is_ok()));
+        drop(links);
+    }
+
     /// A server that answers `tools/call` when the test lets it, and the requests that it gets, in order.
     struct Busy {
         url: String,

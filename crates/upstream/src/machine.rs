@@ -109,11 +109,6 @@ impl Machine {
         self
     }
 
-    /// Whether it reads the lists of tools that it passes on.
-    pub fn reads_lists(&self) -> bool {
-        self.mirroring.is_on()
-    }
-
     /// The bytes that it keeps of the tools of the server, and of calls that wait for these.
     pub fn bytes(&self) -> usize {
         self.mirroring.bytes()

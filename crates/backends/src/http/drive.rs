@@ -80,8 +80,10 @@ pub(super) async fn run(
             },
             message = end.receive(), if has_room => match message {
                 Some(message) => {
-                    drive.machine.send(message, &mut drive.effects);
-                    drive.perform();
+                    let bytes = message.raw().len();
+                    // The link has released it, and its step may wait for others.
+                    let _held = is_long(bytes).then(|| charged(&end, bytes)).flatten();
+                    drive.step(bytes, |machine, effects| machine.send(message, effects)).await;
                     drive.charge(&end);
                 }
                 None => break,
@@ -106,6 +108,13 @@ async fn send(sender: &EventSender, event: Option<&LinkEvent>) -> Result<(), Gon
         Some(event) => sender.send(event.clone()).await,
         None => std::future::pending().await,
     }
+}
+
+/// So many bytes, charged to the tenant of the session.
+fn charged(end: &ServerEnd, bytes: usize) -> Option<Held> {
+    let mut held = Held::nothing(&end.share()?);
+    held.set(bytes);
+    Some(held)
 }
 
 /// A number that no other machine has.
@@ -163,6 +172,27 @@ struct Drive {
 }
 
 impl Drive {
+    /// Performs a step of the machine with messages of so many bytes. With long ones on another thread: they are
+    /// copied if they get another id, and read if they are lists or have headers that mirror them. Everything else of
+    /// the session waits meanwhile.
+    async fn step<F>(&mut self, bytes: usize, step: F)
+    where
+        F: FnOnce(&mut Machine, &mut Vec<Effect>) + Send + 'static,
+    {
+        if is_long(bytes) {
+            let mut machine = std::mem::replace(&mut self.machine, Machine::new(0));
+            (self.machine, self.effects) = compute(self.client.tenant(), move || {
+                let mut effects = Vec::new();
+                step(&mut machine, &mut effects);
+                (machine, effects)
+            })
+            .await;
+        } else {
+            step(&mut self.machine, &mut self.effects);
+        }
+        self.perform();
+    }
+
     async fn take_event(&mut self, SentEvent { exchange: id, event, held }: SentEvent) {
         if event.is_last() {
             self.remove(id);
@@ -170,19 +200,7 @@ impl Drive {
         // The settings have another credential: the next link has it.
         let is_outdated = event.refuses_credential() && self.client.is_retired();
         let bytes = event.bytes();
-        if self.machine.reads_lists() && is_long(bytes) {
-            // A long list is read on another thread; this session has nothing else to do before that.
-            let mut machine = std::mem::replace(&mut self.machine, Machine::new(0));
-            (self.machine, self.effects) = compute(self.client.tenant(), move || {
-                let mut effects = Vec::new();
-                machine.on_event(id, event, &mut effects);
-                (machine, effects)
-            })
-            .await;
-        } else {
-            self.machine.on_event(id, event, &mut self.effects);
-        }
-        self.perform();
+        self.step(bytes, move |machine, effects| machine.on_event(id, event, effects)).await;
         if is_outdated {
             self.go_down("the settings of the upstream server were changed".to_owned());
         }
