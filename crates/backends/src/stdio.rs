@@ -32,7 +32,8 @@ use protocol::SessionId;
 
 pub use self::cgroup::prepare as prepare_cgroups;
 pub use self::children::{
-    CHILDREN_MAX, Children, ChildrenSettings, LimitReached, ProcessLimit, TakenProcess,
+    CHILDREN_MAX, CHILDREN_NICE_MAX, Children, ChildrenSettings, LimitReached, ProcessLimit,
+    TakenProcess,
 };
 pub use self::environment::{INHERITED, INHERITED_FOR_DOWNLOADS, withheld};
 use self::program::Program;

@@ -3,7 +3,7 @@
 //! A message that one part of the program accepts must fit the limits of the next. Otherwise it
 //! passes the first limit and fails at the second, long after the node has started.
 
-use backends::stdio::CHILDREN_MAX;
+use backends::stdio::{CHILDREN_MAX, CHILDREN_NICE_MAX};
 
 use crate::settings::{BackendSettings, Problems, Settings};
 use crate::shares;
@@ -27,6 +27,12 @@ pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: 
     if children > CHILDREN_MAX {
         problems.add(format!(
             "`node.children_max` is {children}; a node runs at most {CHILDREN_MAX} servers"
+        ));
+    }
+    let nice = settings.node.children.children_nice;
+    if nice > CHILDREN_NICE_MAX {
+        problems.add(format!(
+            "`node.children_nice` is {nice}; it is at most {CHILDREN_NICE_MAX}, the lowest priority that there is"
         ));
     }
     shares::check_minima(settings, problems);
@@ -120,6 +126,13 @@ mod tests {
             panic!("one problem")
         };
         assert!(only.contains("`node.children_max` is 100001"), "{only}");
+    }
+
+    #[test]
+    fn the_priority_of_servers_is_one_that_the_kernel_has() {
+        assert!(problems("[node]\nchildren_nice = 19\n").is_empty());
+        let [only] = &problems("[node]\nchildren_nice = 20\n")[..] else { panic!("one problem") };
+        assert!(only.contains("`node.children_nice` is 20; it is at most 19"), "{only}");
     }
 
     #[test]

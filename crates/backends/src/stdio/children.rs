@@ -44,6 +44,10 @@ const GUARD_GRACE: Duration = Duration::from_secs(2);
 /// the kernel has numbers for at most four million. A larger setting counts as this one.
 pub const CHILDREN_MAX: usize = 100_000;
 
+/// The greatest number of steps by which the priority of children can be lower than that of the node: the
+/// kernel has 20 levels below the usual one.
+pub const CHILDREN_NICE_MAX: u8 = 19;
+
 /// Limits of a node's children.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -51,11 +55,14 @@ pub struct ChildrenSettings {
     /// Maximum number of processes of tenants on the node, at most [`CHILDREN_MAX`]; the link of a
     /// further one is down at once.
     pub children_max: usize,
+    /// How much lower the priority of these processes is than that of the node, in steps of `nice`, at most
+    /// [`CHILDREN_NICE_MAX`]. The node serves the calls of all tenants, a process those of one.
+    pub children_nice: u8,
 }
 
 impl Default for ChildrenSettings {
     fn default() -> Self {
-        Self { children_max: 1_000 }
+        Self { children_max: 1_000, children_nice: 7 }
     }
 }
 
@@ -79,6 +86,7 @@ pub struct Children(Arc<Inner>);
 
 struct Inner {
     children_max: usize,
+    children_nice: u8,
     guard: Option<Guard>,
     inherited: Vec<(OsString, OsString)>,
     running: AtomicUsize,
@@ -110,6 +118,7 @@ impl Children {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self(Arc::new(Inner {
             children_max: settings.children_max.min(CHILDREN_MAX),
+            children_nice: settings.children_nice.min(CHILDREN_NICE_MAX),
             guard,
             inherited: environment::inherited(environment),
             running: AtomicUsize::new(0),
@@ -292,11 +301,24 @@ impl Children {
             // Each permit has at most two tasks in the queue, so the queue is never full. It has memory
             // for all tasks from the start, so their number is bounded.
             let (tasks, received) = sync_channel(2 * self.0.children_max + 2);
-            let thread = std::thread::Builder::new().name("children".into());
-            thread.spawn(move || ChildThread::default().run(&received)).ok().map(|_| tasks)
+            let (thread, nice) =
+                (std::thread::Builder::new().name("children".into()), self.0.children_nice);
+            let run = move || {
+                lower_priority(nice);
+                ChildThread::default().run(&received);
+            };
+            thread.spawn(run).ok().map(|_| tasks)
         });
         let thread = thread.as_ref().ok_or_else(|| io::Error::other("no thread to start with"))?;
         thread.try_send(task).map_err(|_| io::Error::other("the starting thread is gone"))
+    }
+}
+
+/// Lowers the priority of this thread by so many steps. The processes that it starts have the thread's, also while
+/// the guard and the sandbox of a server are set up.
+fn lower_priority(steps: u8) {
+    if let Err(error) = rustix::process::nice(steps.into()) {
+        tracing::warn!(%error, steps, "servers have the priority of the node: it was not lowered");
     }
 }
 

@@ -30,7 +30,11 @@ fn open(settings: backends::stdio::StdioSettings, shares: &StdioShares, node: &C
 }
 
 fn node() -> Children {
-    Children::new(ChildrenSettings { children_max: 4 }, None, environment())
+    Children::new(
+        ChildrenSettings { children_max: 4, ..ChildrenSettings::default() },
+        None,
+        environment(),
+    )
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use backends::{Backend as _, Backends, LinkEvent};
 use protocol::SessionId;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::stage::{PATIENCE, Talk, environment, guarded, is_alive, python, sh, unprotected};
+use crate::stage::{
+    PATIENCE, Stage, Talk, environment, guard, guarded, is_alive, python, sh, unprotected,
+};
 
 const ADA: [u8; 32] = [1; 32];
 const BOB: [u8; 32] = [2; 32];
@@ -159,7 +161,11 @@ async fn a_server_whose_answer_arrived_ends_with_its_session() {
 
 /// A slow server on a node that may have one.
 fn only_one(folder: &tempfile::TempDir) -> StdioBackend {
-    let children = Children::new(ChildrenSettings { children_max: 1 }, None, environment());
+    let children = Children::new(
+        ChildrenSettings { children_max: 1, ..ChildrenSettings::default() },
+        None,
+        environment(),
+    );
     backend(slow(&folder.path().join("gate")), &children)
 }
 
@@ -323,4 +329,24 @@ async fn a_failed_server_of_one_session_delays_no_other_session() {
     }
     // With growing pauses it took 50 ms * (2 + 4 + … + 128), which is more than 12 s.
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+/// A server sends its own level of `nice` and that of its parent.
+#[tokio::test]
+async fn a_server_and_its_guard_have_a_lower_priority_than_the_node() {
+    let script = r#"
+own=$(cut -d' ' -f19 /proc/self/stat) parent=$(cut -d' ' -f19 /proc/$PPID/stat)
+echo "{\"jsonrpc\":\"2.0\",\"method\":\"$own $parent\"}"
+cat"#;
+    let node = rustix::process::nice(0).unwrap();
+    for (guard, lower) in [(Some(guard()), 3), (None, 3), (None, 0)] {
+        let settings = ChildrenSettings { children_nice: lower, ..ChildrenSettings::default() };
+        let parent = if guard.is_some() { (node + i32::from(lower)).min(19) } else { node };
+        let children = Children::new(settings, guard, environment());
+        let mut talk = Talk::up(sh(script), &Stage::new(children, unprotected())).await;
+        let own = (node + i32::from(lower)).min(19);
+        let expected = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{own} {parent}\"}}");
+        assert_eq!(talk.next_text().await, expected);
+    }
+    assert_eq!(rustix::process::nice(0), Ok(node));
 }

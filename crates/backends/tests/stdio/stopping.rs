@@ -87,7 +87,7 @@ async fn a_server_that_writes_while_it_stops_does_not_block_on_a_full_pipe() {
 
 #[tokio::test]
 async fn the_node_runs_no_more_children_than_its_maximum() {
-    let settings = ChildrenSettings { children_max: 2 };
+    let settings = ChildrenSettings { children_max: 2, ..ChildrenSettings::default() };
     let children = Children::new(settings, Some(guard()), std::env::vars_os());
     let children = Stage::new(children, unprotected());
     let first = Talk::up(sh("exec cat"), &children).await;
