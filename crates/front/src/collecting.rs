@@ -193,6 +193,19 @@ impl Collecting {
             arriving.count(&self.unfinished, tenant, first.len()).await?;
         }
         let Some(second) = arriving.next().await? else { return Ok(first) };
+        // Boxed: most bodies arrive in one piece.
+        Box::pin(self.gather_more(arriving, tenant, bound, first, second)).await
+    }
+
+    /// Gathers a body of several pieces, of which these are the first two.
+    async fn gather_more(
+        &self,
+        arriving: &mut Arriving<'_>,
+        tenant: &Arc<str>,
+        bound: Bound,
+        first: Bytes,
+        second: Bytes,
+    ) -> Result<Bytes, Uncollected> {
         let mut body = Blocks::default();
         body.add(&first);
         drop(first);

@@ -447,8 +447,9 @@ impl Front {
         }
         let served = match endpoint {
             Endpoint::Mcp => streamable_http::answer(&self.service, request).await,
-            Endpoint::Sse => http_sse::open(&self.service, request).await,
-            Endpoint::Messages => http_sse::post(&self.service, request).await,
+            // Boxed: few clients use this transport, and each request would reserve memory for it.
+            Endpoint::Sse => Box::pin(http_sse::open(&self.service, request)).await,
+            Endpoint::Messages => Box::pin(http_sse::post(&self.service, request)).await,
         };
         // The rest of the body is not read any more.
         served.unwrap_or_else(|refused| {

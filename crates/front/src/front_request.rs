@@ -272,12 +272,13 @@ impl Service {
         })
     }
 
-    /// The body without the requests that are over a limit of the tenant.
-    pub(crate) async fn within_limits(
+    /// Takes what the body needs of the limits of the tenant. In a batch, what is over a limit is replaced by
+    /// an error.
+    pub(crate) async fn admit_to_limits(
         &self,
         request: &mut FrontRequest<'_>,
-        body: Posted,
-    ) -> Result<Posted, Limited> {
+        body: &mut Posted,
+    ) -> Result<(), Limited> {
         self.limits.admit(request.tenant, &request.credential, body, request.exchange).await
     }
 

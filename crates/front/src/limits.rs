@@ -91,36 +91,43 @@ impl Limits {
         Self { node: node.clone(), threads, of_thread: RefCell::default() }
     }
 
-    /// The body without the requests that are over a limit. A member of a batch is replaced by an error,
-    /// which the session sends as its answer.
+    /// Takes what the messages of a body need. In a batch, a request that is over a limit is replaced by an
+    /// error, which the session sends as its answer.
     pub(crate) async fn admit(
         &self,
         tenant: &Tenant,
         credential: &Credential,
-        body: Posted,
+        body: &mut Posted,
         exchange: &mut Exchange,
-    ) -> Result<Posted, Limited> {
+    ) -> Result<(), Limited> {
         if tenant.cluster_limits.is_none() {
-            return Ok(body);
+            return Ok(());
         }
         match body {
             Posted::One(message) => {
-                self.admit_message(tenant, credential, &message, exchange, None).await?;
-                Ok(Posted::One(message))
+                self.admit_message(tenant, credential, message, exchange, None).await
             }
+            // Boxed: most bodies are one message, and each request would reserve memory for it.
             Posted::Batch(members) => {
-                let mut admitted = Vec::with_capacity(members.len());
-                for (at, member) in members.into_iter().enumerate() {
-                    admitted.push(match member {
-                        Ok(message) => self
-                            .admit_message(tenant, credential, &message, exchange, Some(at))
-                            .await
-                            .map(|()| message)
-                            .map_err(Limited::into_rejection),
-                        refused => refused,
-                    });
-                }
-                Ok(Posted::Batch(admitted))
+                Box::pin(self.admit_batch(tenant, credential, members, exchange)).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn admit_batch(
+        &self,
+        tenant: &Tenant,
+        credential: &Credential,
+        members: &mut [Result<Message, Rejection>],
+        exchange: &mut Exchange,
+    ) {
+        for (at, member) in members.iter_mut().enumerate() {
+            if let Ok(message) = &*member
+                && let Err(limited) =
+                    self.admit_message(tenant, credential, message, exchange, Some(at)).await
+            {
+                *member = Err(limited.into_rejection());
             }
         }
     }

@@ -144,19 +144,17 @@ async fn handle_line<W>(
     };
     exchange.posted(&mut body, None);
     let client = Credential::anonymous();
-    let body = match pending.limits.admit(&caller.tenant, &client, body, &mut exchange).await {
-        Ok(body) => body,
-        Err(limited) => {
-            let rejection = limited.into_rejection();
-            exchange.refused(rejection.code.number());
-            exchange.end_as(Outcome::Refused);
-            // Nothing is answered to a notification.
-            if rejection.id.is_none() && rejection.code == ErrorCode::Refused {
-                return;
-            }
-            return output.write_line(&error(&rejection));
+    let admitted = pending.limits.admit(&caller.tenant, &client, &mut body, &mut exchange).await;
+    if let Err(limited) = admitted {
+        let rejection = limited.into_rejection();
+        exchange.refused(rejection.code.number());
+        exchange.end_as(Outcome::Refused);
+        // Nothing is answered to a notification.
+        if rejection.id.is_none() && rejection.code == ErrorCode::Refused {
+            return;
         }
-    };
+        return output.write_line(&error(&rejection));
+    }
     let recorded = match exchange.audited() {
         Some(audited) => {
             let dispatched = Dispatched::Posted(&body);

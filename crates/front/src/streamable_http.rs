@@ -54,8 +54,8 @@ async fn post(
         return Err(Refused::accept("both application/json and text/event-stream"));
     }
     let Some(session) = request.heads.session else {
-        let raw = service.collect_initialize(request).await?;
-        return post_initialize(service, request, raw).await;
+        // Boxed: most requests are of a session, and a connection would reserve memory for it.
+        return Box::pin(post_initialize(service, request)).await;
     };
     let raw = service.collect(request).await?;
     let again = raw.clone();
@@ -67,13 +67,13 @@ async fn post(
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     request.exchange.of_session(&session);
-    let body = match service.within_limits(request, body).await {
-        Ok(body) => body,
+    match service.admit_to_limits(request, &mut body).await {
+        Ok(()) => {}
         Err(limited) if limited.id().is_some() => {
             return Ok(answer_with_error(request, &limited.into_rejection()));
         }
         Err(limited) => return Err(limited.into()),
-    };
+    }
     let body = match service.permitted(request, body, &again) {
         Ok(body) => body,
         Err(NotPermitted::Needs(scopes, id)) => {
@@ -128,8 +128,8 @@ fn answer_with_error(request: &mut FrontRequest<'_>, rejection: &Rejection) -> R
 async fn post_initialize(
     service: &Service,
     request: &mut FrontRequest<'_>,
-    raw: Bytes,
 ) -> Result<Response<Body>, Refused> {
+    let raw = service.collect_initialize(request).await?;
     let mut body = request.parse(raw.clone()).await?;
     request.exchange.posted(&mut body, Some(&request.head.headers));
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
