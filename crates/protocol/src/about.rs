@@ -82,6 +82,31 @@ fn has_no_more_quotes(request: &Request) -> bool {
     !is_odd && quotes == 10 + of_id + of_params
 }
 
+/// The value of the first member, if it has this key and no server can read another one: most clients name a
+/// tool first. A fraction of the instructions of [`Found::read_params`]. `None` also for some that have no other
+/// one.
+fn only_name<'a>(params: &'a [u8], key: &[u8]) -> Option<&'a str> {
+    let from_name = params.strip_prefix(b"{\"")?.strip_prefix(key)?.strip_prefix(b"\":\"")?;
+    let (name, rest) = from_name.split_at(memchr(b'"', from_name)?);
+    // Without a backslash each quote begins or ends a text, and a key is what it looks like.
+    let is_odd = |byte: &u8| (*byte == b'\\') | !byte.is_ascii();
+    if params.iter().fold(false, |odd, byte| odd | is_odd(byte)) {
+        return None;
+    }
+    // A key that is deeper, or a text, may end in this way too: that takes a reading of all members.
+    let [.., second, last] = *key else { return None };
+    let pairs = std::iter::zip(rest, rest.get(1..)?);
+    let ends = std::iter::zip(pairs, rest.get(2..).unwrap_or_default());
+    // Both without an early end, so that many bytes are compared at once.
+    let ends_as_key = ends.fold(false, |found, ((one, two), three)| {
+        found
+            | (one.eq_ignore_ascii_case(&second)
+                & two.eq_ignore_ascii_case(&last)
+                & (*three == b'"'))
+    });
+    if ends_as_key { None } else { str::from_utf8(name).ok() }
+}
+
 /// What is found in one pass.
 #[derive(Default)]
 struct Found<'a> {
@@ -99,7 +124,10 @@ impl<'a> Found<'a> {
     fn read_plain(&mut self, request: &'a Request) {
         self.methods = 1;
         if let (Some(params), false) = (request.params_text(), self.key.is_empty()) {
-            self.read_params(params);
+            match only_name(params, self.key) {
+                Some(name) => (self.names, self.name) = (1, Some(Cow::Borrowed(name))),
+                None => _ = self.read_params(params),
+            }
         }
     }
 
@@ -260,7 +288,7 @@ mod tests {
         #[test]
         fn a_plain_envelope_is_read_as_any_other(
             id in r#" ?(1|"a"|"\\")"#, between in r#"(,"(Params|Method|a|ä|\\u0061)":1)?"#,
-            params in r#"\{("name":"[a\\"]{0,2}"|"[nN]ame":1|"a":\[\{"name":1\}\])?(,"(name|Name|n\\u0061me|ä|b)":"x")?\}"#,
+            params in r#"\{("name":"[a\\"]{0,2}"|"[nN]ame":1|"a":\[\{"name":1\}\])?(,"(name|Name|n\\u0061me|ä|b)":("x"|\{"name":"x"\}))?\}"#,
         ) {
             let json = format!(r#"{{"jsonrpc":"2.0","id":{id}{between},"method":"tools/call","params":{params}}}"#);
             if let Ok(Message::Request(request)) = Message::parse(Bytes::from(json)) {
