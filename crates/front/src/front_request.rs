@@ -272,9 +272,8 @@ impl Service {
         })
     }
 
-    /// Takes what the body needs of the limits of the tenant. In a batch, what is over a limit is replaced by
-    /// an error.
-    pub(crate) async fn admit_to_limits(
+    /// Takes the tokens that the messages of the body need: see [`Limits::admit`].
+    pub(crate) async fn take_tokens(
         &self,
         request: &mut FrontRequest<'_>,
         body: &mut Posted,

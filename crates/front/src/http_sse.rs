@@ -74,7 +74,7 @@ pub(crate) async fn post(
     let mut body = request.parse(raw.clone()).await?;
     request.exchange.posted(&mut body, Some(&request.head.headers));
     // A status: the answer to a request goes to another connection.
-    service.admit_to_limits(request, &mut body).await?;
+    service.take_tokens(request, &mut body).await?;
     let body = service.permitted_or_refused(request, Endpoint::Sse, body, &raw)?;
     request.exchange.answered_elsewhere(&body);
     service.stream_spans.end_cancelled(&session, &body);

@@ -91,8 +91,8 @@ impl Limits {
         Self { node: node.clone(), threads, of_thread: RefCell::default() }
     }
 
-    /// Takes what the messages of a body need. In a batch, a request that is over a limit is replaced by an
-    /// error, which the session sends as its answer.
+    /// Takes the tokens that the messages of a body need. A member of a batch that gets none is replaced by an
+    /// error, which the session sends as its answer; a message that is alone is refused.
     pub(crate) async fn admit(
         &self,
         tenant: &Tenant,

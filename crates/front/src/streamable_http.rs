@@ -54,7 +54,7 @@ async fn post(
         return Err(Refused::accept("both application/json and text/event-stream"));
     }
     let Some(session) = request.heads.session else {
-        // Boxed: most requests are of a session, and a connection would reserve memory for it.
+        // Boxed: most requests are of a session, and each would reserve memory for it.
         return Box::pin(post_initialize(service, request)).await;
     };
     let raw = service.collect(request).await?;
@@ -67,7 +67,7 @@ async fn post(
     check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     request.exchange.of_session(&session);
-    match service.admit_to_limits(request, &mut body).await {
+    match service.take_tokens(request, &mut body).await {
         Ok(()) => {}
         Err(limited) if limited.id().is_some() => {
             return Ok(answer_with_error(request, &limited.into_rejection()));
