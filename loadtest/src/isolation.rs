@@ -87,7 +87,7 @@ impl Tenants {
         for kind in Kind::ALL.into_iter().filter(|kind| is_chosen(&self.kind, kind)) {
             for flood in kind.floods().iter().filter(|flood| is_chosen(&self.flood, flood)) {
                 let machine = Machine::start(nodes)?;
-                let running = flood.start(kind, &machine);
+                let running = flood.start(kind, &machine, self.smoke);
                 let name = format!("{} {}", kind.name(), flood.name());
                 running.wait(if self.smoke { Duration::ZERO } else { BEFORE }, &name)?;
                 let beside = self.measure(&machine);
