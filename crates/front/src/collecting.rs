@@ -215,8 +215,7 @@ impl Collecting {
                 return Err(bound.exceeded());
             }
             arriving.count(&self.unfinished, tenant, chunk.len()).await?;
-            // Until there is a permit, the HTTP layer reads no further.
-            TickPermit::for_bytes(tenant, chunk.len()).await;
+            arriving.permit(tenant, chunk.len()).await;
             body.add(&chunk);
             more = arriving.next().await?;
         }
@@ -231,8 +230,9 @@ struct Arriving<'a> {
     pace: Pace,
     began: Instant,
     received: u64,
-    /// How long the body may still wait for memory. Meanwhile its client cannot send more.
+    /// How long the body may still wait for memory.
     wait_left: Duration,
+    /// How long it waited for memory and for permits. Meanwhile its client cannot send more.
     waited: Duration,
     /// The memory that the body uses, once that is counted.
     counted: Option<Counted>,
@@ -274,11 +274,62 @@ impl Arriving<'_> {
         self.waited += before - self.wait_left;
         grown
     }
+
+    /// Waits until a piece of so many bytes may be handled. Until then, the HTTP layer reads no further.
+    async fn permit(&mut self, tenant: &Arc<str>, bytes: usize) {
+        let began = Instant::now();
+        TickPermit::for_bytes(tenant, bytes).await;
+        self.waited += began.elapsed();
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use budget::Budget;
+    use futures_util::stream;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_has_more_time_when_its_body_waits_for_permits() {
+        const PIECE: Bytes = Bytes::from_static(&[b'x'; fairness::SHORT_BYTES + 1]);
+        let settings = Settings::default();
+        let no_limits: [(Arc<str>, budget::ShareLimits); 0] = [];
+        let bodies = UnfinishedBodies::new(Budget::new(settings.bodies_bytes_max, no_limits));
+        let collecting = Collecting::new(&settings, bodies);
+        // Each piece arrives a little after the last one was taken. All but the first need a permit.
+        let needs_permit = Rc::new(Cell::new(false));
+        let of_pieces = Rc::clone(&needs_permit);
+        let pieces = stream::unfold(0, move |sent| {
+            let needs_permit = Rc::clone(&of_pieces);
+            async move {
+                tokio::task::yield_now().await;
+                needs_permit.set((1..3).contains(&sent));
+                (sent < 3).then_some((Ok(PIECE), sent + 1))
+            }
+        });
+        let (tenant, bound) = ("a".into(), collecting.of_session);
+        let mut payload: Payload = Payload::Stream { payload: Box::pin(pieces) };
+        let collect = collecting.collect(&mut payload, None, None, &tenant, bound, true);
+        // Another tenant's message takes twice as long as the body may.
+        let busy = async {
+            loop {
+                TickPermit::of(&"b".into()).await;
+                if needs_permit.take() {
+                    tokio::time::advance(Duration::from_secs(10)).await;
+                }
+            }
+        };
+        let collected = tokio::select! {
+            biased;
+            collected = collect => collected,
+            () = busy => Err(Uncollected::Broken),
+        };
+        assert_eq!(collected.map(|body| body.len()), Ok(3 * PIECE.len()));
+    }
 
     #[test]
     fn a_body_may_take_as_long_as_its_bytes_earn() {
