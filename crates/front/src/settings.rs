@@ -71,11 +71,12 @@ pub struct Settings {
     /// connection closed. A connection on which a request came before the one ahead of it was
     /// answered is closed after so long without a request, too.
     pub head_timeout_secs: u64,
-    /// How long a client may take to send a body, in seconds; then it is answered 408 and
-    /// the connection closed.
+    /// How long a client may take to send a body, in seconds, with all waits of the node; then it
+    /// is answered 408 and the connection closed.
     pub body_timeout_secs: u64,
     /// Least average rate of a body in bytes per second, once it has taken `body_grace_secs`; a
-    /// slower one is answered 408 and the connection closed. 0 for no limit.
+    /// slower one is answered 408 and the connection closed. The time in which it waits for memory of
+    /// its tenant or for other long messages does not count. 0 for no limit.
     pub body_bytes_per_sec_min: u64,
     /// How long a body may take at any rate, in seconds.
     pub body_grace_secs: u64,

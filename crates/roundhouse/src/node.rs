@@ -31,7 +31,7 @@ impl Node {
         let (started, starting) = oneshot::channel();
         let (stop, stopping) = oneshot::channel::<()>();
         let (over, stopped) = oneshot::channel();
-        let thread = thread::Builder::new().name("node".into());
+        let thread = thread::Builder::new().name("roundhouse-node".into());
         thread.spawn(move || {
             actix_rt::System::new().block_on(serve(plan, started, stopping, over))
         })?;

@@ -30,9 +30,10 @@ const BEGIN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
 /// The size of large arguments: a body is at most 4 MiB.
 const LARGE_BYTES: usize = 3 << 20;
-/// The progress events of a call with many, and with `--smoke`: a node of a debug build that shares its core with busy
-/// programs takes half a minute for the first of 16 calls with 1,000.
+/// The progress events of a call with many.
 const EVENTS: usize = 1_000;
+/// The same with `--smoke`: a node of a debug build that shares its core with busy programs takes half a minute for
+/// the first of 16 calls with 1,000.
 const EVENTS_OF_SMOKE: usize = 50;
 
 /// What a tenant does as much as it can.
