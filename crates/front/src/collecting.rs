@@ -269,9 +269,9 @@ impl Arriving<'_> {
             Some(counted) => counted,
             none => none.insert(unfinished.begin(tenant)),
         };
-        let before = self.wait_left;
+        let began = Instant::now();
         let grown = counted.grow(bytes, &mut self.wait_left, self.connection).await;
-        self.waited += before - self.wait_left;
+        self.waited += began.elapsed();
         grown
     }
 
@@ -288,7 +288,6 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use budget::Budget;
     use futures_util::stream;
 
     use super::*;
@@ -297,8 +296,7 @@ mod tests {
     async fn a_client_has_more_time_when_its_body_waits_for_permits() {
         const PIECE: Bytes = Bytes::from_static(&[b'x'; fairness::SHORT_BYTES + 1]);
         let settings = Settings::default();
-        let no_limits: [(Arc<str>, budget::ShareLimits); 0] = [];
-        let bodies = UnfinishedBodies::new(Budget::new(settings.bodies_bytes_max, no_limits));
+        let bodies = UnfinishedBodies::new(settings.body_budget([]));
         let collecting = Collecting::new(&settings, bodies);
         // Each piece arrives a little after the last one was taken. All but the first need a permit.
         let needs_permit = Rc::new(Cell::new(false));
