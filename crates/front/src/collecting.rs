@@ -215,7 +215,7 @@ impl Collecting {
                 return Err(bound.exceeded());
             }
             arriving.count(&self.unfinished, tenant, chunk.len()).await?;
-            arriving.permit(tenant, chunk.len()).await;
+            arriving.wait_for_permit(tenant, chunk.len()).await;
             body.add(&chunk);
             more = arriving.next().await?;
         }
@@ -276,9 +276,12 @@ impl Arriving<'_> {
     }
 
     /// Waits until a piece of so many bytes may be handled. Until then, the HTTP layer reads no further.
-    async fn permit(&mut self, tenant: &Arc<str>, bytes: usize) {
-        let began = Instant::now();
-        TickPermit::for_bytes(tenant, bytes).await;
+    async fn wait_for_permit(&mut self, tenant: &Arc<str>, bytes: usize) {
+        let (began, permit) = (Instant::now(), TickPermit::for_bytes(tenant, bytes));
+        match &self.counted {
+            Some(counted) => counted.wait_for(permit).await,
+            None => permit.await,
+        }
         self.waited += began.elapsed();
     }
 }
@@ -293,11 +296,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_has_more_time_when_its_body_waits_for_permits() {
+    async fn a_body_that_waits_for_permits_has_more_time_and_is_not_cut() {
         const PIECE: Bytes = Bytes::from_static(&[b'x'; fairness::SHORT_BYTES + 1]);
-        let settings = Settings::default();
+        let settings = Settings { bodies_bytes_max: 8 << 20, ..Settings::default() };
         let bodies = UnfinishedBodies::new(settings.body_budget([]));
         let collecting = Collecting::new(&settings, bodies);
+        let unfinished = Arc::clone(&collecting.unfinished);
         // Each piece arrives a little after the last one was taken. All but the first need a permit.
         let needs_permit = Rc::new(Cell::new(false));
         let of_pieces = Rc::clone(&needs_permit);
@@ -312,11 +316,14 @@ mod tests {
         let (tenant, bound) = ("a".into(), collecting.of_session);
         let mut payload: Payload = Payload::Stream { payload: Box::pin(pieces) };
         let collect = collecting.collect(&mut payload, None, None, &tenant, bound, true);
-        // Another tenant's message takes twice as long as the body may.
+        // Another body needs more memory than is left. Then another tenant's message takes twice as long as the body may.
         let busy = async {
             loop {
                 TickPermit::of(&"b".into()).await;
                 if needs_permit.take() {
+                    let (mut other, mut no_wait) = (unfinished.begin(&"a".into()), Duration::ZERO);
+                    let grown = other.grow(settings.bodies_bytes_max, &mut no_wait, None).await;
+                    assert_eq!(grown, Err(Uncollected::TooMany));
                     tokio::time::advance(Duration::from_secs(10)).await;
                 }
             }

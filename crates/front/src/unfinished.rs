@@ -43,7 +43,7 @@ struct TenantBodies {
 #[derive(Debug)]
 struct Progress {
     rate: Mutex<RecentRate>,
-    /// The node reads nothing of it, because the body waits for memory itself.
+    /// The node reads nothing of it, because the body waits for memory or a permit itself.
     is_waiting: AtomicBool,
     is_cut: AtomicBool,
     task: AtomicWaker,
@@ -151,6 +151,13 @@ impl Counted {
         self.progress.rate().add(Instant::now(), bytes as u64);
         self.progress.is_waiting.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// Waits for this. The body is not cut meanwhile, since the node reads nothing of it.
+    pub(crate) async fn wait_for(&self, waited_for: impl Future<Output = ()>) {
+        self.progress.is_waiting.store(true, Ordering::Release);
+        waited_for.await;
+        self.progress.is_waiting.store(false, Ordering::Release);
     }
 
     /// Was the body cut? If not, the task is woken when it is.
