@@ -4,13 +4,15 @@
 //! The nodes and the quiet tenants' clients and servers have the first core; the flooding tenant's
 //! clients and servers, Redis and nginx have the last one. Nodes have a lower priority than the clients and servers
 //! on their core, and the flood has a lower one than Redis and nginx: these stand for other machines. Both cores are
-//! [interrupted often](crate::interrupts). Nodes are started anew for each flood.
+//! [interrupted often](crate::interrupts). Nodes are started anew for each flood. Calls are left out in whose time a
+//! core was [slow](crate::core_speed).
 
 mod backends;
 mod flood;
 mod machine;
 mod quiet;
 
+use std::fmt::{self, Display, Formatter};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -21,12 +23,16 @@ use self::backends::Kind;
 use self::flood::Flood;
 use self::machine::Machine;
 use self::quiet::{Callers, Times};
+use crate::core_speed::SlowTimes;
 use crate::interrupts::Interrupts;
 
 /// The p99 that is allowed beside a flood, if twice the quiet one is less.
 const ALLOWED_MIN: Duration = Duration::from_millis(10);
 /// The duration of a flood before the calls beside it are measured.
 const BEFORE: Duration = Duration::from_secs(1);
+
+/// The part of the calls of a client that may be left out.
+const LEFT_OUT_MAX: f64 = 0.5;
 
 /// The arguments of `tenants`.
 #[derive(Args)]
@@ -59,30 +65,32 @@ impl Tenants {
                  without a core for seconds while a node is busy; set it to 0 for this measurement"
             )?;
         }
-        let _interrupts = Interrupts::start().inspect_err(|error| {
+        let interrupts = Interrupts::start().inspect_err(|error| {
             let _shown = writeln!(
                 std::io::stderr(),
                 "{error:#}: each program that shares a core may keep it for up to 4 ms, so the figures of three \
-                 nodes are those of the kernel; run this as root, or with CAP_SYS_NICE"
+                 nodes are those of the kernel, and it is not known when a core is slow; run this as root, or with \
+                 CAP_SYS_NICE"
             );
         });
+        let mut interrupts = interrupts.unwrap_or_default();
         let counts = if self.nodes.is_empty() { &[1, 3][..] } else { &self.nodes };
         let mut over = 0;
         for count in counts {
-            over += self.on(*count)?;
+            over += self.on(*count, &mut interrupts)?;
         }
         ensure!(over == 0 || self.smoke, "{over} floods slowed another tenant too much");
         Ok(())
     }
 
     /// Returns how many floods slowed another tenant too much.
-    fn on(&self, nodes: usize) -> anyhow::Result<usize> {
+    fn on(&self, nodes: usize, interrupts: &mut Interrupts) -> anyhow::Result<usize> {
         let mut out = std::io::stdout().lock();
         let columns = Kind::ALL.map(|kind| format!("{:>22}", kind.name())).concat();
         writeln!(out, "ms: p50 / p99 / max of the calls of quiet tenants, by kind of backend")?;
-        writeln!(out, "{:<7} {:<20} {:>9} {columns}", "", "flood", "done")?;
-        let quiet = self.measure(&Machine::start(nodes)?)?;
-        writeln!(out, "{nodes} nodes {:<20} {:>9} {}", "none", "", told(&quiet))?;
+        writeln!(out, "{:<7} {:<20} {:>9} {:>9} {columns}", "", "flood", "done", "left out")?;
+        let quiet = self.measure(&Machine::start(nodes)?, interrupts)?;
+        writeln!(out, "{nodes} nodes {:<20} {:>9} {quiet}", "none", "")?;
         let mut over = 0;
         for kind in Kind::ALL.into_iter().filter(|kind| is_chosen(&self.kind, kind)) {
             for flood in kind.floods().iter().filter(|flood| is_chosen(&self.flood, flood)) {
@@ -90,22 +98,55 @@ impl Tenants {
                 let running = flood.start(kind, &machine, self.smoke);
                 let name = format!("{} {}", kind.name(), flood.name());
                 running.wait(if self.smoke { Duration::ZERO } else { BEFORE }, &name)?;
-                let beside = self.measure(&machine);
+                let beside = self.measure(&machine, interrupts);
                 let done = running.end()?;
                 let beside = beside.with_context(|| format!("beside {name}"))?;
-                let is_over = std::iter::zip(&quiet, &beside)
+                let is_over = std::iter::zip(&quiet.times, &beside.times)
                     .any(|(quiet, beside)| beside.at(99) > ALLOWED_MIN.max(quiet.at(99) * 2));
                 over += usize::from(is_over);
                 let verdict = if is_over { "OVER" } else { "ok" };
-                writeln!(out, "{nodes} nodes {name:<20} {done:>9} {}  {verdict}", told(&beside))?;
+                writeln!(out, "{nodes} nodes {name:<20} {done:>9} {beside}  {verdict}")?;
             }
         }
         Ok(over)
     }
 
-    fn measure(&self, machine: &Machine) -> anyhow::Result<Vec<Times>> {
+    fn measure(&self, machine: &Machine, interrupts: &mut Interrupts) -> anyhow::Result<Measured> {
         let secs = if self.smoke { 0.1 } else { self.secs };
-        Callers::call(machine, Duration::from_secs_f64(secs))
+        let calls = Callers::call(machine, Duration::from_secs_f64(secs))?;
+        let slow = interrupts.take_slow_times()?;
+        // A short run may have no other calls.
+        let slow = if self.smoke { SlowTimes::default() } else { slow };
+        let times: Vec<_> = calls.iter().map(|calls| calls.times_but(&slow)).collect();
+        let left_out = std::iter::zip(&calls, &times)
+            .map(|(calls, times)| 1.0 - times.count() as f64 / calls.count() as f64)
+            .fold(0.0, f64::max);
+        ensure!(
+            left_out <= LEFT_OUT_MAX,
+            "a core was so slow that {:.0} % of the calls were left out; measure on a machine that is less busy",
+            left_out * 100.0
+        );
+        Ok(Measured { times, left_out })
+    }
+}
+
+/// The calls of all quiet tenants.
+struct Measured {
+    /// One for each kind of backend.
+    times: Vec<Times>,
+    /// The largest part of the calls of one of them that was left out.
+    left_out: f64,
+}
+
+impl Display for Measured {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let ms = |time: Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
+        write!(formatter, "{:>7.0} % ", self.left_out * 100.0)?;
+        for times in &self.times {
+            let told = [50, 99, 100].map(|percent| ms(times.at(percent))).join(" / ");
+            write!(formatter, "{told:>22}")?;
+        }
+        Ok(())
     }
 }
 
@@ -117,12 +158,4 @@ fn has_autogroups() -> bool {
 
 fn is_chosen<T: PartialEq>(chosen: &[T], one: &T) -> bool {
     chosen.is_empty() || chosen.contains(one)
-}
-
-fn told(times: &[Times]) -> String {
-    let ms = |time: Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
-    let one = |times: &Times| {
-        format!("{:>22}", [50, 99, 100].map(|percent| ms(times.at(percent))).join(" / "))
-    };
-    times.iter().map(one).collect()
 }

@@ -8,6 +8,7 @@ mod child;
 mod cluster;
 mod collector;
 mod compare;
+mod core_speed;
 mod cores;
 mod everything;
 mod figures;

@@ -7,6 +7,7 @@ use futures_util::future::try_join_all;
 
 use super::backends::Kind;
 use super::machine::Machine;
+use crate::core_speed::{SlowTimes, since_boot};
 use crate::cores;
 use crate::mcp::{self, Endpoint, Session};
 use crate::wire::Wire;
@@ -17,22 +18,48 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Clients of quiet tenants, one for each kind of backend.
 pub(crate) struct Callers;
 
+/// The calls of one client.
+pub(crate) struct Calls(Vec<Call>);
+
+struct Call {
+    /// Since boot.
+    began: Duration,
+    took: Duration,
+}
+
 /// How long calls took, in order.
 pub(crate) struct Times(Vec<Duration>);
 
+impl Calls {
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How long the calls took in whose time no core was slow.
+    pub(crate) fn times_but(&self, slow: &SlowTimes) -> Times {
+        let chosen =
+            self.0.iter().filter(|call| !slow.has_some(call.began, call.began + call.took));
+        let mut times: Vec<_> = chosen.map(|call| call.took).collect();
+        times.sort();
+        Times(times)
+    }
+}
+
 impl Times {
-    /// The time that `percent` of the calls did not exceed.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The time that `percent` of the calls did not exceed; zero without calls.
     pub(crate) fn at(&self, percent: usize) -> Duration {
-        self.0
-            .get((self.0.len() * percent / 100).min(self.0.len() - 1))
-            .copied()
-            .unwrap_or_default()
+        let place = (self.0.len() * percent / 100).min(self.0.len().saturating_sub(1));
+        self.0.get(place).copied().unwrap_or_default()
     }
 }
 
 impl Callers {
     /// Makes calls for this time, on a thread of its own. Fails if one call fails.
-    pub(crate) fn call(machine: &Machine, time: Duration) -> anyhow::Result<Vec<Times>> {
+    pub(crate) fn call(machine: &Machine, time: Duration) -> anyhow::Result<Vec<Calls>> {
         let endpoints = Kind::ALL.map(|kind| machine.endpoint("quiet", kind));
         let calling = std::thread::spawn(move || {
             cores::enter_server_core();
@@ -45,22 +72,21 @@ impl Callers {
     }
 }
 
-async fn call(kind: Kind, endpoint: Endpoint, time: Duration) -> anyhow::Result<Times> {
+async fn call(kind: Kind, endpoint: Endpoint, time: Duration) -> anyhow::Result<Calls> {
     let mut wire = Wire::connect(endpoint.address, None).await?;
     let session = Session::open(&endpoint, &mut wire).await;
     let mut session = session.with_context(|| format!("a session with {endpoint}"))?;
     let tool = kind.tool("echo", r#"{"message":"The quick brown fox"}"#.to_owned());
-    let mut times = Vec::new();
+    let mut calls = Vec::new();
     let until = Instant::now() + time;
-    while times.is_empty() || Instant::now() < until {
+    while calls.is_empty() || Instant::now() < until {
         let (_, request) = session.call(&tool, false);
-        let began = Instant::now();
+        let began = since_boot();
         let called = mcp::call(&mut wire, &request).await;
         ensure!(called.with_context(|| endpoint.to_string())?.is_result, "{endpoint}: an error");
-        times.push(began.elapsed());
+        calls.push(Call { began, took: since_boot().saturating_sub(began) });
         tokio::time::sleep(PAUSE).await;
     }
     session.close(&mut wire).await?;
-    times.sort();
-    Ok(Times(times))
+    Ok(Calls(calls))
 }
