@@ -7,8 +7,8 @@
 //! - [`TickPermit`]: a piece of a long message is handled with a permit. Each thread gives one in each
 //!   tick of its event loop, so a call of another tenant waits for at most one piece in each tick.
 //!   Tenants get permits one after another. A thread without other work spends all of its time on them, but for
-//!   short pauses while something is computed. A stream needs one for every few short messages
-//!   ([`MessagePermits`]).
+//!   short pauses while something is computed, and longer ones while other threads use its core
+//!   ([`pace_permits`]). A stream needs one for every few short messages ([`MessagePermits`]).
 //! - [`compute`]: what cannot be done in pieces is done by threads with a lower priority than the
 //!   workers'. The kernel takes the core from them when a worker has something to do. Tenants get these
 //!   threads one after another as well.
@@ -20,6 +20,7 @@ mod computing;
 mod elsewhere;
 mod fair_queue;
 mod message_permits;
+mod pacing;
 mod permit;
 
 pub use blocks::Blocks;
@@ -27,7 +28,7 @@ pub use computing::{Computing, compute, compute_for_bytes};
 pub use elsewhere::PollElsewhere;
 pub use fair_queue::FairQueue;
 pub use message_permits::MessagePermits;
-pub use permit::TickPermit;
+pub use permit::{TickPermit, pace_permits};
 
 /// A message is long if it has more bytes than this. To scan one of this length takes at most about
 /// 0.2 ms in a release build.

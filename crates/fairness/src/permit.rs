@@ -1,28 +1,33 @@
 //! Permits of a thread: one in each tick of its event loop.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Handle, Id};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use crate::FairQueue;
 use crate::computing::is_computing;
-
-/// While the threads with a lower priority compute, no permit is given for [`PAUSE`] once [`BUSY_MAX`] has
-/// passed since the last pause. A thread that is always ready to run loses its core to them for up to 4 ms, which
-/// is as long as the kernel lets a thread run, and the calls that it serves wait. A thread that pauses leaves them, and
-/// other processes, the core by itself, and gets it back when a call arrives.
-const BUSY_MAX: Duration = Duration::from_millis(2);
-const PAUSE: Duration = Duration::from_millis(1);
+use crate::pacing::Pacing;
 
 thread_local! {
     /// The permits of this thread.
     static PERMITS: RefCell<Option<Permits>> = const { RefCell::new(None) };
+
+    /// Whether they pause while other threads use its core.
+    static IS_PACED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, permits of this thread pause for up to 4 ms at a time while it has its core for less than half of the
+/// time. For threads that serve clients, each with a runtime of its own: the CPU time of a thread tells nothing of a
+/// task that changes threads.
+pub fn pace_permits() {
+    IS_PACED.set(true);
 }
 
 /// The permits of a thread, for one of its runtimes.
@@ -36,8 +41,9 @@ struct Permits {
 struct State {
     /// The permit of this tick is given, and a task gives the next ones.
     is_given: bool,
-    /// When permits were given again after the last pause.
-    paused: Option<Instant>,
+    pacing: Pacing,
+    /// When no permit was waited for any more.
+    ended: Option<Instant>,
     /// Who waits. Bounded by the connections and links of the thread: each waits for one permit.
     queue: FairQueue<Arc<str>, Weak<Waiting>>,
 }
@@ -116,24 +122,80 @@ fn here() -> Option<Permits> {
 
 /// Gives a permit in each tick, until none is waited for.
 async fn give(giver: Giver) {
+    giver.begin();
+    let mut busy = Busy::begin();
     loop {
-        // All other tasks that are ready run, and sockets are polled.
+        // All other tasks that are ready run, and sockets are polled. The thread does not sleep.
         yield_now().await;
-        if giver.is_pause_due(Instant::now()) {
-            sleep(PAUSE).await;
-            lock(&giver.0).paused = Some(Instant::now());
+        if giver.is_pause_due(&busy) {
+            let pause = giver.next_pause(&busy);
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            busy = Busy::begin();
         }
-        let Some(next) = giver.next() else { return };
+        let Some(next) = giver.next() else {
+            giver.end(&busy);
+            return;
+        };
         next.give();
     }
+}
+
+/// A time for which this thread gives permits and does not sleep.
+struct Busy {
+    began: Instant,
+    /// The CPU time of the thread at the beginning. `None`: its permits are not paced.
+    cpu: Option<Duration>,
+}
+
+impl Busy {
+    fn begin() -> Self {
+        Self { began: Instant::now(), cpu: IS_PACED.get().then(cpu_time) }
+    }
+
+    /// How long it has lasted, and the CPU time of that.
+    fn times(&self) -> (Duration, Duration) {
+        let wall = self.began.elapsed();
+        (wall, self.cpu.map_or(wall, |begin| cpu_time().saturating_sub(begin)))
+    }
+}
+
+/// The CPU time of this thread until now.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Gives the permits of a thread. If its runtime ends before, all get one.
 struct Giver(Arc<Mutex<State>>);
 
 impl Giver {
-    fn is_pause_due(&self, now: Instant) -> bool {
-        is_computing() && lock(&self.0).paused.is_none_or(|paused| now - paused >= BUSY_MAX)
+    fn begin(&self) {
+        let mut state = lock(&self.0);
+        if let Some(ended) = state.ended.take() {
+            state.pacing.begin_after(ended.elapsed());
+        }
+    }
+
+    fn end(&self, busy: &Busy) {
+        self.note(busy);
+        lock(&self.0).ended = Some(Instant::now());
+    }
+
+    fn is_pause_due(&self, busy: &Busy) -> bool {
+        lock(&self.0).pacing.is_due(busy.began.elapsed())
+    }
+
+    /// How long no permit is given now.
+    fn next_pause(&self, busy: &Busy) -> Duration {
+        self.note(busy);
+        lock(&self.0).pacing.next_pause(is_computing())
+    }
+
+    fn note(&self, busy: &Busy) {
+        let (wall, cpu) = busy.times();
+        lock(&self.0).pacing.add(wall, cpu);
     }
 
     /// The next one that still waits. If there is none, the permit is free.
@@ -168,8 +230,9 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+    use rustix::thread::CpuSet;
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
@@ -214,29 +277,63 @@ mod tests {
         });
     }
 
-    #[tokio::test]
-    async fn permits_pause_while_something_is_computed() {
+    /// The part of the time in which a thread computes that does nothing else than take permits.
+    fn part_of_core(time: Duration) -> f64 {
+        runtime().block_on(async {
+            pace_permits();
+            let (tenant, busy) = ("a".into(), Busy::begin());
+            while busy.began.elapsed() < time {
+                TickPermit::of(&tenant).await;
+            }
+            let (wall, cpu) = busy.times();
+            cpu.as_secs_f64() / wall.as_secs_f64()
+        })
+    }
+
+    #[test]
+    fn permits_pause_while_something_is_computed() {
         let (end, ends) = std::sync::mpsc::channel::<()>();
-        let tenant: Arc<str> = "a".into();
-        let computed = crate::compute(&tenant, move || {
+        let computed = crate::compute(&"a".into(), move || {
             let _ended = ends.recv();
         });
-        let start = Instant::now();
-        let mut pauses = Vec::new();
-        while pauses.len() < 4 {
-            assert!(start.elapsed() < Duration::from_secs(30), "{pauses:?}");
-            // The second of these waits for the next tick.
-            TickPermit::of(&tenant).await;
-            TickPermit::of(&tenant).await;
-            let paused = lock(&here().unwrap().state).paused;
-            pauses.extend(paused.filter(|paused| pauses.last() != Some(paused)));
-        }
-        assert!(pauses[0] - start >= PAUSE, "{pauses:?}");
-        for (earlier, later) in std::iter::zip(&pauses, &pauses[1..]) {
-            assert!(*later - *earlier >= BUSY_MAX + PAUSE, "{pauses:?}");
-        }
+        let part = part_of_core(Duration::from_millis(300));
+        assert!(part < 0.8, "{part}");
         end.send(()).unwrap();
-        computed.await;
+        runtime().block_on(computed);
+    }
+
+    #[test]
+    fn permits_pause_while_other_threads_use_the_core() {
+        const OTHERS: usize = 3;
+        let core = rustix::thread::sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|number| core.is_set(*number)).unwrap();
+        let mut core = CpuSet::new();
+        core.set(first);
+        rustix::thread::sched_setaffinity(None, &core).unwrap();
+        let is_over = AtomicBool::new(false);
+        let longest = std::thread::scope(|scope| {
+            // They stay on the core of this thread.
+            (0..OTHERS).for_each(|_| {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            });
+            let longest = runtime().block_on(async {
+                pace_permits();
+                let (tenant, begin) = ("a".into(), Instant::now());
+                let mut longest = Duration::ZERO;
+                while longest.is_zero() && begin.elapsed() < Duration::from_secs(10) {
+                    TickPermit::of(&tenant).await;
+                    longest = longest.max(lock(&here().unwrap().state).pacing.pause());
+                }
+                longest
+            });
+            is_over.store(true, Ordering::Relaxed);
+            longest
+        });
+        assert!(longest > Duration::ZERO);
     }
 
     #[test]

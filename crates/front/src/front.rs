@@ -81,8 +81,9 @@ impl Front {
     }
 
     /// Registers the calling thread, whose connections this front serves: see [`Handle::register`]. Its
-    /// streams are told of changed tenants.
+    /// streams are told of changed tenants, and long messages leave other threads its core.
     pub(crate) fn register_thread(&self) {
+        fairness::pace_permits();
         self.service.handle.register();
         actix_rt::spawn(self.service.lapses.pass_changes_on());
         perform_records(self.exchanges.recorder());
