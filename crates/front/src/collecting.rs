@@ -191,6 +191,7 @@ impl Collecting {
         }
         if first.len() > SMALL_BYTES {
             arriving.count(&self.unfinished, tenant, first.len()).await?;
+            arriving.note_read(first.len());
         }
         let Some(second) = arriving.next().await? else { return Ok(first) };
         // Boxed: most bodies arrive in one piece.
@@ -216,6 +217,7 @@ impl Collecting {
             }
             arriving.count(&self.unfinished, tenant, chunk.len()).await?;
             arriving.wait_for_permit(tenant, chunk.len()).await;
+            arriving.note_read(chunk.len());
             body.add(&chunk);
             more = arriving.next().await?;
         }
@@ -273,6 +275,13 @@ impl Arriving<'_> {
         let grown = counted.grow(bytes, &mut self.wait_left, self.connection).await;
         self.waited += began.elapsed();
         grown
+    }
+
+    /// Notes that a piece of so many bytes is read.
+    fn note_read(&self, bytes: usize) {
+        if let Some(counted) = &self.counted {
+            counted.note_read(bytes);
+        }
     }
 
     /// Waits until a piece of so many bytes may be handled. Until then, the HTTP layer reads no further.

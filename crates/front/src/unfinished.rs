@@ -148,9 +148,13 @@ impl Counted {
                 }
             }
         }
-        self.progress.rate().add(Instant::now(), bytes as u64);
         self.progress.is_waiting.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// Notes that bytes were read, after all waits for them: they make up its rate.
+    pub(crate) fn note_read(&self, bytes: usize) {
+        self.progress.rate().add(Instant::now(), bytes as u64);
     }
 
     /// Waits for this. The body is not cut meanwhile, since the node reads nothing of it.
@@ -209,6 +213,7 @@ mod tests {
     async fn begun(bodies: &UnfinishedBodies, tenant: &str, bytes: usize) -> Counted {
         let mut counted = bodies.begin(&tenant.into());
         counted.grow(bytes, &mut Duration::default(), None).await.unwrap();
+        counted.note_read(bytes);
         counted
     }
 
@@ -226,6 +231,7 @@ mod tests {
         let mut fast = begun(&bodies, "a", 20).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         fast.grow(20, &mut Duration::default(), None).await.unwrap();
+        fast.note_read(20);
         // 80 are not reserved for `b`.
         let mut newcomer = bodies.begin(&"a".into());
         let mut wait_left = Duration::from_secs(2);
