@@ -12,7 +12,7 @@ const BUSY_BESIDE_OTHERS: Duration = Duration::from_micros(500);
 /// the core at once, and may then lose it for several milliseconds, so a shorter time would not tell.
 const JUDGED: Duration = Duration::from_millis(8);
 
-/// How a thread shared its core is forgotten when no permit was waited for as long.
+/// How a thread shared its core is forgotten when no permit was waited for so long.
 const FORGOTTEN: Duration = Duration::from_millis(100);
 
 /// The shortest pause: timers have a granularity of 1 ms.
@@ -21,8 +21,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The longest one.
 const PAUSE_MAX: Duration = Duration::from_millis(4);
 
-/// The CPU time between two pauses. Other threads that never sleep make pauses as long as they get: a thread with a part
-/// `p` of its core uses at least `p / (1 + 16p)` for permits all the same.
+/// The CPU time between two pauses, for permits and all else. Other threads that never sleep make pauses as long as they
+/// get: a thread with a part `p` of its core uses about `p / (1 + 20p)` of it all the same. At worst, it gives one permit
+/// between two pauses.
 const CPU_MIN: Duration = Duration::from_micros(250);
 
 /// The pauses of one thread.

@@ -280,13 +280,11 @@ mod tests {
     /// The part of the time in which a thread computes that does nothing else than take permits.
     fn part_of_core(time: Duration) -> f64 {
         runtime().block_on(async {
-            pace_permits();
-            let (tenant, busy) = ("a".into(), Busy::begin());
-            while busy.began.elapsed() < time {
+            let (tenant, began, cpu) = ("a".into(), Instant::now(), cpu_time());
+            while began.elapsed() < time {
                 TickPermit::of(&tenant).await;
             }
-            let (wall, cpu) = busy.times();
-            cpu.as_secs_f64() / wall.as_secs_f64()
+            (cpu_time() - cpu).as_secs_f64() / began.elapsed().as_secs_f64()
         })
     }
 
@@ -311,7 +309,7 @@ mod tests {
         core.set(first);
         rustix::thread::sched_setaffinity(None, &core).unwrap();
         let is_over = AtomicBool::new(false);
-        let longest = std::thread::scope(|scope| {
+        let pauses = std::thread::scope(|scope| {
             // They stay on the core of this thread.
             (0..OTHERS).for_each(|_| {
                 scope.spawn(|| {
@@ -320,20 +318,24 @@ mod tests {
                     }
                 });
             });
-            let longest = runtime().block_on(async {
-                pace_permits();
+            let pauses = async |time: Duration| {
                 let (tenant, begin) = ("a".into(), Instant::now());
-                let mut longest = Duration::ZERO;
-                while longest.is_zero() && begin.elapsed() < Duration::from_secs(10) {
+                let mut pause = Duration::ZERO;
+                while pause.is_zero() && begin.elapsed() < time {
                     TickPermit::of(&tenant).await;
-                    longest = longest.max(lock(&here().unwrap().state).pacing.pause());
+                    pause = lock(&here().unwrap().state).pacing.pause();
                 }
-                longest
+                !pause.is_zero()
+            };
+            let pauses = runtime().block_on(async {
+                let without_pacing = pauses(Duration::from_millis(200)).await;
+                pace_permits();
+                (without_pacing, pauses(Duration::from_secs(10)).await)
             });
             is_over.store(true, Ordering::Relaxed);
-            longest
+            pauses
         });
-        assert!(longest > Duration::ZERO);
+        assert_eq!(pauses, (false, true));
     }
 
     #[test]
