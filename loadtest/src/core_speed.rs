@@ -65,7 +65,8 @@ fn work() -> Duration {
 pub(crate) struct SlowTimes(Vec<(Duration, Duration)>);
 
 impl SlowTimes {
-    /// Adds a core's slow times. `found`: when it was found to be slow, in order; it is measured after each `interval`.
+    /// Adds a core's slow times. `found`: when it was found to be slow, in order; it is measured at least once in
+    /// each `interval`.
     ///
     /// A slow time begins after the measurement before it. As long as it lasted, the core may need afterwards to do
     /// what was left undone: so it ends that much later.
@@ -77,9 +78,10 @@ impl SlowTimes {
         }
     }
 
-    /// Whether a core was slow at some time between these.
-    pub(crate) fn has_some(&self, begin: Duration, end: Duration) -> bool {
-        self.0.iter().any(|(slow, fast)| *slow < end && begin < *fast)
+    /// The part of the time between these in which a core was slow; where two were, it counts twice.
+    pub(crate) fn within(&self, begin: Duration, end: Duration) -> Duration {
+        let parts = self.0.iter();
+        parts.map(|(slow, fast)| (*fast).min(end).saturating_sub((*slow).max(begin))).sum()
     }
 }
 
@@ -101,8 +103,9 @@ mod tests {
         let mut slow = SlowTimes::default();
         slow.add_core(&[100, 105, 120, 300].map(MS), MS(5));
         slow.add_core(&[], MS(5));
-        let has_some = |begin, end| slow.has_some(MS(begin), MS(end));
-        assert!(!has_some(0, 95) && has_some(90, 96) && has_some(144, 200) && has_some(0, 400));
-        assert!(!has_some(145, 295) && has_some(304, 310) && !has_some(305, 310));
+        let within = |begin, end| slow.within(MS(begin), MS(end));
+        assert_eq!([within(0, 95), within(90, 96), within(144, 200)], [0, 1, 1].map(MS));
+        assert_eq!([within(145, 295), within(304, 310), within(305, 310)], [0, 1, 0].map(MS));
+        assert_eq!(within(0, 400), MS(50 + 10));
     }
 }

@@ -22,6 +22,9 @@ const INTERVAL: Duration = Duration::from_micros(250);
 /// The speed of the core is measured after so many, which takes less than 1 % of the core.
 const MEASURED_AFTER: u32 = 20;
 
+/// The longest time between two measurements: each interrupt is a little late, and the work takes longer on a slow core.
+const MEASURED_WITHIN: Duration = Duration::from_millis(10);
+
 /// The real-time priority, above that of all programs without one.
 const PRIORITY: &str = "50";
 
@@ -60,9 +63,10 @@ impl Interrupts {
     /// When a core was slow since the last call.
     pub(crate) fn take_slow_times(&mut self) -> anyhow::Result<SlowTimes> {
         let mut slow = SlowTimes::default();
+        // The last time until now is measured as well.
+        std::thread::sleep(MEASURED_WITHIN);
         for interrupter in &mut self.0 {
-            let found = interrupter.ask()?;
-            slow.add_core(&found, INTERVAL * MEASURED_AFTER);
+            slow.add_core(&interrupter.ask()?, MEASURED_WITHIN);
         }
         Ok(slow)
     }

@@ -35,11 +35,15 @@ impl Calls {
         self.0.len()
     }
 
-    /// How long the calls took in whose time no core was slow.
-    pub(crate) fn times_but(&self, slow: &SlowTimes) -> Times {
-        let chosen =
-            self.0.iter().filter(|call| !slow.has_some(call.began, call.began + call.took));
-        let mut times: Vec<_> = chosen.map(|call| call.took).collect();
+    /// How long the calls took, without the times in which a core was slow. Calls in such a time are left out, unless
+    /// they took more than `long` besides.
+    pub(crate) fn times_but(&self, slow: &SlowTimes, long: Duration) -> Times {
+        let time = |call: &Call| {
+            let slow = slow.within(call.began, call.began + call.took);
+            let besides = call.took.saturating_sub(slow);
+            (slow.is_zero() || besides > long).then_some(besides)
+        };
+        let mut times: Vec<_> = self.0.iter().filter_map(time).collect();
         times.sort();
         Times(times)
     }
@@ -89,4 +93,20 @@ async fn call(kind: Kind, endpoint: Endpoint, time: Duration) -> anyhow::Result<
     }
     session.close(&mut wire).await?;
     Ok(Calls(calls))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_in_a_slow_time_are_left_out_unless_they_are_long_without_it() {
+        const MS: fn(u64) -> Duration = Duration::from_millis;
+        let mut slow = SlowTimes::default();
+        // From 95 to 105.
+        slow.add_core(&[MS(100)], MS(5));
+        let call = |(began, took)| Call { began: MS(began), took: MS(took) };
+        let calls = Calls([(90, 2), (92, 4), (99, 15), (99, 17), (105, 3)].map(call).into());
+        assert_eq!(calls.times_but(&slow, MS(10)).0, [2, 3, 11].map(MS));
+    }
 }
