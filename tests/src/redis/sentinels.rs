@@ -76,12 +76,13 @@ impl Watched {
     }
 }
 
-/// The configuration of a Sentinel.
+/// The configuration of a Sentinel. On a busy machine the first attempt to promote the replica may fail, and the next
+/// one is made after twice `failover-timeout`.
 fn watching(primary: u16) -> String {
     format!(
         "bind 127.0.0.1\n\
          sentinel monitor roundhouse 127.0.0.1 {primary} 2\n\
          sentinel down-after-milliseconds roundhouse 1000\n\
-         sentinel failover-timeout roundhouse 10000\n"
+         sentinel failover-timeout roundhouse 5000\n"
     )
 }

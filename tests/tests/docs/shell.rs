@@ -29,6 +29,14 @@ case "$*" in
 esac
 "#;
 
+/// Runs the servers of the group `many` once: their first start reads all of their files, for which a machine that runs
+/// all tests needs longer than a catalog waits for its servers.
+const ONCE_BEFORE: &str = "\
+for server in memory 'filesystem .'; do
+    timeout 60 npx -y @modelcontextprotocol/server-$server </dev/null >/dev/null 2>&1 || true
+done
+";
+
 /// What stands for `npx`, which is behind it in the path.
 const NPX: &str = r#"#!/bin/sh
 case "$*" in *"/inspector --cli "*) set -- "$@" --connect-timeout 90000 ;; esac
@@ -172,8 +180,10 @@ fn run_group(group: &str, blocks: &[&Block]) -> Result<()> {
     let clone = Clone::make()?;
     let mark = processes::mark();
     let mut script = format!("set -euo pipefail\n{FUNCTIONS}");
-    if group == "operator" {
-        script.push_str(&clone.own(OPERATOR));
+    match group {
+        "operator" => script.push_str(&clone.own(OPERATOR)),
+        "many" => script.push_str(ONCE_BEFORE),
+        _ => {}
     }
     let mut runs = false;
     for block in blocks {
