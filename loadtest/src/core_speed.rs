@@ -60,7 +60,7 @@ fn work() -> Duration {
     times[..PIECES - 1].iter().sum()
 }
 
-/// When a core was slow. All times are [since boot](since_boot).
+/// When a core was slow: times in order, none of which overlap. All are [since boot](since_boot).
 #[derive(Debug, Default)]
 pub(crate) struct SlowTimes(Vec<(Duration, Duration)>);
 
@@ -76,9 +76,17 @@ impl SlowTimes {
             let begin = first.saturating_sub(interval);
             self.0.push((begin, *last + (*last - begin)));
         }
+        self.0.sort();
+        self.0.dedup_by(|next, one| {
+            let is_same = next.0 <= one.1;
+            if is_same {
+                one.1 = one.1.max(next.1);
+            }
+            is_same
+        });
     }
 
-    /// The part of the time between these in which a core was slow; where two were, it counts twice.
+    /// The part of the time between these in which a core was slow.
     pub(crate) fn within(&self, begin: Duration, end: Duration) -> Duration {
         let parts = self.0.iter();
         parts.map(|(slow, fast)| (*fast).min(end).saturating_sub((*slow).max(begin))).sum()
@@ -107,5 +115,13 @@ mod tests {
         assert_eq!([within(0, 95), within(90, 96), within(144, 200)], [0, 1, 1].map(MS));
         assert_eq!([within(145, 295), within(304, 310), within(305, 310)], [0, 1, 0].map(MS));
         assert_eq!(within(0, 400), MS(50 + 10));
+    }
+
+    #[test]
+    fn a_time_in_which_two_cores_are_slow_counts_once() {
+        let mut slow = SlowTimes::default();
+        slow.add_core(&[100, 200].map(MS), MS(5));
+        slow.add_core(&[102, 150, 198].map(MS), MS(5));
+        assert_eq!(slow.0, [(95, 107), (145, 155), (193, 205)].map(|(a, b)| (MS(a), MS(b))));
     }
 }

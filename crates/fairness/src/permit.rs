@@ -277,27 +277,27 @@ mod tests {
         });
     }
 
-    /// The part of the time in which a thread computes that does nothing else than take permits.
-    fn part_of_core(time: Duration) -> f64 {
-        runtime().block_on(async {
-            let (tenant, began, cpu) = ("a".into(), Instant::now(), cpu_time());
-            while began.elapsed() < time {
-                TickPermit::of(&tenant).await;
-            }
-            (cpu_time() - cpu).as_secs_f64() / began.elapsed().as_secs_f64()
-        })
-    }
-
     #[test]
     fn permits_pause_while_something_is_computed() {
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let computed = crate::compute(&"a".into(), move || {
             let _ended = ends.recv();
         });
-        let part = part_of_core(Duration::from_millis(300));
-        assert!(part < 0.8, "{part}");
+        // Pauses take no time here: the clock of the runtime is advanced.
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        let (busy, paused) = runtime.block_on(async {
+            let (tenant, began, clock) = ("a".into(), Instant::now(), tokio::time::Instant::now());
+            while began.elapsed() < Duration::from_millis(300) {
+                TickPermit::of(&tenant).await;
+            }
+            (began.elapsed(), clock.elapsed())
+        });
+        // 1 ms after each 2 ms at most. A timer may be 1 ms late.
+        let most = busy / 2 + Duration::from_millis(1);
+        assert!(!paused.is_zero() && paused <= most, "{paused:?} in {busy:?}");
         end.send(()).unwrap();
-        runtime().block_on(computed);
+        runtime.block_on(computed);
     }
 
     #[test]
