@@ -119,6 +119,13 @@ async fn handshakes(node: &Node, outcome: &str) -> Result<f64> {
     labelled(node, &format!("{HANDSHAKES}{{outcome=\"{outcome}\"}}")).await
 }
 
+/// Waits until so many handshakes have this outcome: a client may see an alert, or the end of its
+/// connection, before the node has counted it.
+async fn counted(node: &Node, outcome: &str, count: f64) -> Result<()> {
+    let what = format!("{count} handshakes are {outcome}");
+    until(node, &what, async || Ok(handshakes(node, outcome).await? == count)).await
+}
+
 /// The value of one sample; 0 if there is none.
 async fn labelled(node: &Node, sample: &str) -> Result<f64> {
     let text = reqwest::get(format!("{}/metrics", node.admin)).await?.text().await?;
@@ -144,10 +151,7 @@ async fn a_client_gets_the_certificate_of_the_host_that_it_names() -> Result<()>
     // A client that names an unknown host gets the default one, and refuses it.
     let unknown = connect(&node.base, certified.client()?, "other.example.com").await;
     ensure!(unknown.is_err());
-    until(&node, "the refusal is counted", async || {
-        Ok(handshakes(&node, "refused_by_client").await? == 1.0)
-    })
-    .await
+    counted(&node, "refused_by_client", 1.0).await
 }
 
 #[tokio::test]
@@ -179,8 +183,7 @@ async fn clients_of_either_version_use_http_1_over_tls() -> Result<()> {
         config.alpn_protocols = vec![b"h2".to_vec()];
         ensure!(connect(&node.base, config, "mcp.example.com").await.is_err(), "HTTP/2");
     }
-    ensure!(handshakes(&node, "incompatible").await? == 2.0);
-    Ok(())
+    counted(&node, "incompatible", 2.0).await
 }
 
 #[tokio::test]
@@ -327,17 +330,16 @@ async fn what_is_no_tls_is_closed_and_counted() -> Result<()> {
     let plain = answer(&node.base, b"POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
     let plain = String::from_utf8(plain)?;
     ensure!(plain.starts_with("HTTP/1.1 400") && plain.contains("https://"), "{plain}");
-    ensure!(handshakes(&node, "not_tls").await? == 1.0);
+    counted(&node, "not_tls", 1.0).await?;
     // An alert: fatal, and the reason.
     let garbage = answer(&node.base, b"\x16\x03\x01\x00\x04\x01\x00\x00\x00garbage").await?;
     ensure!(garbage.first() == Some(&21), "{garbage:?}");
-    ensure!(handshakes(&node, "invalid").await? == 1.0);
+    counted(&node, "invalid", 1.0).await?;
     // A client of TLS at a listener without it.
     let other = Node::start(&Setup::demo())?;
     let told = answer(&other.base, &hello()?).await?;
     ensure!(told.starts_with(b"HTTP/1.1 400"), "{told:?}");
-    ensure!(handshakes(&other, "listener_without_tls").await? == 1.0);
-    Ok(())
+    counted(&other, "listener_without_tls", 1.0).await
 }
 
 #[tokio::test]
@@ -352,7 +354,7 @@ async fn a_silent_client_loses_its_connection_as_one_with_a_slow_head_does() -> 
         // The HTTP layer reads its clock every 500 ms.
         ensure!(began.elapsed() >= Duration::from_millis(450), "{} bytes", bytes.len());
     }
-    ensure!(handshakes(&node, "unfinished").await? == 4.0);
+    counted(&node, "unfinished", 4.0).await?;
     // The handshake counts into the time of the first head, and later heads have their own.
     let mut stream = connect(&node.base, certified.client()?, "mcp.example.com").await?;
     stream.write_all(b"GET /demo/mcp HTTP/1.1\r\n").await?;
