@@ -323,3 +323,24 @@ async fn a_check_with_start_names_what_is_missing() -> Result<()> {
     ensure!(text.contains(&format!("{long}__rh_echo")), "{text}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_check_with_start_waits_for_servers_that_sessions_do_not_wait_for() -> Result<()> {
+    let program = tools::built("everything").display().to_string();
+    let settings = tempfile::NamedTempFile::new()?;
+    // A catalog answers after ten seconds without the servers that are still starting.
+    std::fs::write(
+        settings.path(),
+        format!(
+            "[tenants.demo]\nauth = \"open\"\n\
+             [tenants.demo.backends.own]\nkind = \"native\"\nname = \"everything\"\n\
+             [tenants.demo.backends.slow]\nkind = \"stdio\"\ncommand = \"sh\"\n\
+             args = [\"-c\", \"sleep 11; exec {program}\"]\n"
+        ),
+    )?;
+    let mut command = tokio::process::Command::new(tools::built("roundhouse"));
+    let output = command.args(["check", "--start"]).arg(settings.path()).output().await?;
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(text.contains("own__rh_echo") && text.contains("slow__rh_echo"), "{text}");
+    Ok(())
+}

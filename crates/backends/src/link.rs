@@ -113,6 +113,11 @@ pub trait Backend: Send + Sync + 'static {
         0
     }
 
+    /// Whether one of several servers to which a link was opened has neither been ready nor failed.
+    fn is_starting(&self) -> bool {
+        false
+    }
+
     /// What an operator should know of the servers, after links to them were open.
     fn remarks(&self) -> Vec<String> {
         Vec::new()

@@ -173,6 +173,10 @@ impl Backend for Catalog {
         }
     }
 
+    fn is_starting(&self) -> bool {
+        self.shared.is_starting()
+    }
+
     fn remarks(&self) -> Vec<String> {
         self.shared.remarks()
     }

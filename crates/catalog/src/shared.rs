@@ -53,6 +53,8 @@ struct Noted {
 
 #[derive(Default)]
 struct Server {
+    /// Whether a session had it ready.
+    was_ready: bool,
     failure: Option<Failure>,
     logged_at: Option<Instant>,
 }
@@ -129,7 +131,11 @@ impl Shared {
                 }
             }
             Report::Ready { child, is_first } => {
-                let was_down = lock(&self.noted).servers[child].failure.take().is_some();
+                let mut noted = lock(&self.noted);
+                let server = &mut noted.servers[child];
+                server.was_ready = true;
+                let was_down = server.failure.take().is_some();
+                drop(noted);
                 if was_down && !is_first {
                     let (tenant, server) = self.names(child);
                     tracing::info!(tenant, server, "a server of a catalog is available again");
@@ -183,6 +189,12 @@ impl Shared {
             backend: Arc::clone(&self.setup.members.get(child).name),
             difference,
         });
+    }
+
+    /// Whether a server has neither been ready nor failed.
+    pub(crate) fn is_starting(&self) -> bool {
+        let is_starting = |server: &Server| !server.was_ready && server.failure.is_none();
+        lock(&self.noted).servers.iter().any(is_starting)
     }
 
     /// What an operator should know: which servers are not available, and what is not offered.

@@ -76,6 +76,11 @@ impl AskedServer {
         Ok(pages)
     }
 
+    /// Ignores what the server sends, until it ends.
+    pub(crate) async fn ignore(&mut self) {
+        while self.link.events.next().await.is_some() {}
+    }
+
     /// Ends the session for good.
     pub(crate) fn end(self) {
         self.link.end();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backends::Backend;
+use bytes::Bytes;
 use protocol::Listed;
 use serde_json::json;
 use tokio::time::timeout;
@@ -13,6 +14,9 @@ use tokio::time::timeout;
 use crate::asked_server::AskedServer;
 use crate::plan::Plan;
 use crate::settings::{BackendSettings, Settings};
+
+/// How often the check looks whether servers are ready, in case a server is ready and sends nothing.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The result for all tenants.
 pub(crate) struct Started {
@@ -41,8 +45,11 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
         }
         let (secs, key) = start_secs(&plan.settings, &tenant.name);
         let begin = Instant::now();
-        let outcome = match timeout(Duration::from_secs(secs), tools(&backend)).await {
-            Ok(outcome) => outcome,
+        let outcome = match timeout(Duration::from_secs(secs), Asked::open(&backend)).await {
+            Ok(Ok(asked)) => {
+                asked.tools_of_all(begin + Duration::from_secs(secs) + LOOK_AGAIN).await
+            }
+            Ok(Err(why)) => Err(why),
             Err(_) => Err(format!("did not answer within {secs} s (`{key}`)")),
         };
         let secs = begin.elapsed().as_secs_f64();
@@ -107,14 +114,54 @@ struct Tools {
     names: Vec<String>,
 }
 
-async fn tools(backend: &Arc<dyn Backend>) -> Result<Tools, String> {
-    let mut asked = AskedServer::open(&**backend, "roundhouse check", json!({})).await?;
-    let pages = asked.list(Listed::Tool).await;
-    let welcome: serde_json::Value = serde_json::from_slice(asked.welcome()).unwrap_or_default();
-    asked.end();
-    let text = |path| welcome.pointer(path).and_then(serde_json::Value::as_str).unwrap_or("?");
-    let server = format!("{} {}", text("/serverInfo/name"), text("/serverInfo/version"));
-    let pages = pages?;
-    let tools = pages.iter().flat_map(|page| protocol::header_params::tools(page).tools);
-    Ok(Tools { server, names: tools.map(|tool| tool.name).collect() })
+/// The server, or all servers of a catalog, with the tools that it has shown.
+struct Asked<'a> {
+    backend: &'a dyn Backend,
+    server: AskedServer,
+    pages: Vec<Bytes>,
+}
+
+impl<'a> Asked<'a> {
+    async fn open(backend: &'a Arc<dyn Backend>) -> Result<Self, String> {
+        let backend = &**backend;
+        let mut server = AskedServer::open(backend, "roundhouse check", json!({})).await?;
+        match server.list(Listed::Tool).await {
+            Ok(pages) => Ok(Self { backend, server, pages }),
+            Err(why) => {
+                server.end();
+                Err(why)
+            }
+        }
+    }
+
+    /// The tools, also of servers that become ready until this time: a catalog answers before its slowest servers.
+    async fn tools_of_all(mut self, until: Instant) -> Result<Tools, String> {
+        if self.backend.is_starting() {
+            self.wait_for_starts(until).await;
+            match self.server.list(Listed::Tool).await {
+                Ok(pages) => self.pages = pages,
+                Err(why) => {
+                    self.server.end();
+                    return Err(why);
+                }
+            }
+        }
+        let welcome = serde_json::from_slice(self.server.welcome());
+        let welcome: serde_json::Value = welcome.unwrap_or_default();
+        self.server.end();
+        let text = |path| welcome.pointer(path).and_then(serde_json::Value::as_str).unwrap_or("?");
+        let server = format!("{} {}", text("/serverInfo/name"), text("/serverInfo/version"));
+        let tools = self.pages.iter().flat_map(|page| protocol::header_params::tools(page).tools);
+        Ok(Tools { server, names: tools.map(|tool| tool.name).collect() })
+    }
+
+    /// Waits until each server is ready or has failed, or until this time.
+    async fn wait_for_starts(&mut self, until: Instant) {
+        while self.backend.is_starting() && Instant::now() < until {
+            let ended = timeout(LOOK_AGAIN, self.server.ignore()).await;
+            if ended.is_ok() {
+                return;
+            }
+        }
+    }
 }
