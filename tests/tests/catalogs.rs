@@ -335,12 +335,18 @@ async fn a_check_with_start_waits_for_servers_that_sessions_do_not_wait_for() ->
             "[tenants.demo]\nauth = \"open\"\n\
              [tenants.demo.backends.own]\nkind = \"native\"\nname = \"everything\"\n\
              [tenants.demo.backends.slow]\nkind = \"stdio\"\ncommand = \"sh\"\n\
-             args = [\"-c\", \"sleep 11; exec {program}\"]\n"
+             args = [\"-c\", \"sleep 11; exec {program}\"]\n\
+             [tenants.demo.backends.soon]\nkind = \"stdio\"\ncommand = \"{program}\"\nstart_secs = 5\n\
+             [tenants.demo.backends.stuck]\nkind = \"stdio\"\ncommand = \"sleep\"\nargs = [\"99\"]\n\
+             start_secs = 2\n"
         ),
     )?;
     let mut command = tokio::process::Command::new(tools::built("roundhouse"));
     let output = command.args(["check", "--start"]).arg(settings.path()).output().await?;
     let text = String::from_utf8(output.stdout)?;
-    ensure!(text.contains("own__rh_echo") && text.contains("slow__rh_echo"), "{text}");
+    for tool in ["own__rh_echo", "slow__rh_echo", "soon__rh_echo"] {
+        ensure!(text.contains(tool), "{tool}: {text}");
+    }
+    ensure!(text.contains("tenant demo: `stuck`: not available: "), "{text}");
     Ok(())
 }

@@ -43,20 +43,17 @@ impl Clock {
     }
 
     fn since_epoch(&mut self, at: Instant) -> Duration {
-        match self.read {
-            Some((read, since)) if at < read + READ_EVERY => {
-                match at.checked_duration_since(read) {
-                    Some(later) => since + later,
-                    None => since.saturating_sub(read - at),
-                }
-            }
-            _ => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let now = Instant::now();
-                self.read = Some((now, since));
-                since.saturating_sub(now.saturating_duration_since(at))
+        if let Some((read, since)) = self.read {
+            match at.checked_duration_since(read) {
+                Some(later) if later < READ_EVERY => return since + later,
+                Some(_) => {}
+                None => return since.saturating_sub(read - at),
             }
         }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Instant::now();
+        self.read = Some((now, since));
+        since.saturating_sub(now.saturating_duration_since(at))
     }
 
     fn set(&mut self, since: Duration) {

@@ -158,13 +158,35 @@ pub struct Origin<'a> {
 }
 
 /// The text of an [`Origin`] in records. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct KnownOrigin(pub(crate) Arc<[u8]>);
+#[derive(Clone)]
+pub struct KnownOrigin {
+    /// What decides the text, and the text.
+    pub(crate) bytes: Arc<[u8]>,
+    /// Where the text begins.
+    text_at: usize,
+}
 
 impl KnownOrigin {
-    /// Makes the text.
-    pub(crate) fn new(origin: &Origin<'_>) -> Self {
-        Self(line::origin(origin).into())
+    /// Makes the text, which this decides.
+    pub(crate) fn new(key: &[&str], origin: &Origin<'_>) -> Self {
+        let key = key.concat();
+        let text = line::origin(origin);
+        Self { bytes: [key.as_bytes(), &text].concat().into(), text_at: key.len() }
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.bytes[..self.text_at]
+    }
+
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.bytes[self.text_at..]
+    }
+}
+
+/// Without the key: it has a whole session id.
+impl fmt::Debug for KnownOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.text()))
     }
 }
 
@@ -172,7 +194,7 @@ impl KnownOrigin {
 /// written, so they may come from a client.
 #[derive(Clone, Debug, Default)]
 pub struct Entry<'a> {
-    /// When it happened; `None` for now.
+    /// When it happened; `None` for now, or a moment ago: see [`crate::Recorder::begin`].
     pub at: Option<Instant>,
     /// Joins the two records of a call.
     pub call: Option<CallId>,

@@ -25,11 +25,13 @@ pub(crate) struct KnownOrigins {
     places: Vec<Option<Known>>,
 }
 
+/// An origin, whose key and text are next to each other: each further place in memory is one more that may not be in a
+/// cache.
 struct Known {
-    session: Box<str>,
-    client: Box<str>,
     endpoint: &'static str,
-    text: KnownOrigin,
+    /// The length of the session's id, which is at the beginning.
+    session_bytes: usize,
+    origin: KnownOrigin,
 }
 
 impl KnownOrigins {
@@ -44,24 +46,25 @@ impl KnownOrigins {
         }
         let place = &mut self.places[place(key.session)];
         match place {
-            Some(known) if known.key() == key => known.text.clone(),
+            Some(known) if known.is(key) => known.origin.clone(),
             _ => {
-                let text = KnownOrigin::new(&origin());
-                if key.session.len() + key.client.len() + text.0.len() <= BYTES_MAX {
-                    let (session, client) = (key.session.into(), key.client.into());
-                    let (endpoint, text) = (key.endpoint, text.clone());
-                    *place = Some(Known { session, client, endpoint, text });
+                let origin = KnownOrigin::new(&[key.session, key.client], &origin());
+                if origin.bytes.len() <= BYTES_MAX {
+                    let (endpoint, session_bytes) = (key.endpoint, key.session.len());
+                    *place = Some(Known { endpoint, session_bytes, origin: origin.clone() });
                 }
-                text
+                origin
             }
         }
     }
 }
 
 impl Known {
-    fn key(&self) -> OriginKey<'_> {
-        let (session, client, endpoint) = (&self.session, &self.client, self.endpoint);
-        OriginKey { session, client, endpoint }
+    fn is(&self, OriginKey { session, client, endpoint }: OriginKey<'_>) -> bool {
+        let (own_session, own_client) = self.origin.key().split_at(self.session_bytes);
+        own_session == session.as_bytes()
+            && own_client == client.as_bytes()
+            && self.endpoint == endpoint
     }
 }
 
@@ -100,9 +103,9 @@ mod tests {
         for session in ["abcdefgh-1-abcdefgh", "abcdefgh-2-abcdefgh", "s", ""] {
             for client in ["ada", "bob"] {
                 let (text, is_made) = find(&mut known, session, client);
-                assert!(is_made && texts.insert(text.0.clone()), "{session} {client}");
+                assert!(is_made && texts.insert(text.text().to_owned()), "{session} {client}");
                 let (again, is_made) = find(&mut known, session, client);
-                assert!(!is_made && again.0 == text.0);
+                assert!(!is_made && again.text() == text.text());
             }
         }
     }

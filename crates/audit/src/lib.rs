@@ -3,7 +3,7 @@
 //!
 //! Each thread that serves clients has a [`Recorder`], which collects the records of a tick, and writes
 //! them with one system call if the destination takes them at once. Otherwise a thread of the node writes
-//! them, so a slow disk stops no thread that serves clients. [`Recorder::when_written`] lets a call go on
+//! them, so a slow disk stops no thread that serves clients. [`Recorder::outcome`] lets a call go on
 //! when `write(2)` has returned. This crate knows nothing of MCP, and no record has a token, a
 //! key or a whole session id.
 
@@ -33,4 +33,4 @@ pub use metrics::register_metrics;
 pub use queue::Full;
 pub use recorder::{Audit, Recorder, Ticket};
 pub use settings::{Error, Settings, To, WhenFull};
-pub use waiters::{Held, WaitsForRecord};
+pub use waiters::Held;

@@ -44,7 +44,7 @@ pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'
     }
     line.raw(place);
     match &entry.known_origin {
-        Some(known) => line.raw(&known.0),
+        Some(known) => line.raw(known.text()),
         None => line.origin(&entry.origin),
     }
     match entry.request {
@@ -211,16 +211,28 @@ impl Line<'_> {
 fn is_plain(text: &[u8]) -> bool {
     let (words, rest) = text.as_chunks();
     // Without an early end: most texts are short, and plain.
-    let words = words.iter().fold(true, |plain, word| plain & is_plain_word(*word));
-    let mut last = [b' '; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    words & is_plain_word(last)
+    let words =
+        words.iter().fold(true, |plain, word| plain & is_plain_word(u64::from_le_bytes(*word)));
+    words & is_plain_word(last_word(text, rest))
+}
+
+/// The last bytes of a text, with bytes before them or blanks.
+fn last_word(text: &[u8], rest: &[u8]) -> u64 {
+    if let Some(last) = text.last_chunk() {
+        return u64::from_le_bytes(*last);
+    }
+    let half = |half: &[u8; 4]| u64::from(u32::from_le_bytes(*half));
+    match (rest.first_chunk(), rest.last_chunk()) {
+        (Some(first), Some(last)) => half(first) << 32 | half(last),
+        _ => rest
+            .iter()
+            .fold(u64::from_le_bytes([b' '; 8]), |word, byte| word << 8 | u64::from(*byte)),
+    }
 }
 
 /// The same of eight bytes at once.
-fn is_plain_word(word: [u8; 8]) -> bool {
+fn is_plain_word(word: u64) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
-    let word = u64::from_le_bytes(word);
     // The highest bit of some byte if one is 0, and of none otherwise.
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
     let is = |byte: u8| zeros(word ^ (ONES * u64::from(byte)));
@@ -395,7 +407,7 @@ mod tests {
             endpoint: Some("mcp"),
             ..Origin::default()
         };
-        let known = KnownOrigin::new(&origin);
+        let known = KnownOrigin::new(&[], &origin);
         let request = Some(RequestName::Number(-7));
         let parts = Entry { origin, request, ..Entry::default() };
         let known = Entry { known_origin: Some(&known), request, ..Entry::default() };

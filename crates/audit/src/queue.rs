@@ -26,7 +26,7 @@ use crate::line;
 use crate::metrics::RECORDS;
 use crate::output::Rest;
 use crate::shared::{Shared, lock};
-use crate::waiters::{Held, Then, Waiters, Wakes};
+use crate::waiters::{Held, Waiters, Wakes};
 
 /// A buffer that grew beyond this is not kept for the next batch.
 const BUFFER_KEPT_BYTES: usize = 1 << 20;
@@ -34,11 +34,16 @@ const BUFFER_KEPT_BYTES: usize = 1 << 20;
 /// The bits of a [`CallId`] that number the calls of one thread.
 const CALL_BITS: u32 = 48;
 
+/// The number of the next queue: a ticket names its queue by that, also beside those of another log of the process.
+static QUEUES: AtomicU64 = AtomicU64::new(0);
+
 /// The queue of one thread.
 pub(crate) struct Queue {
     shared: Arc<Shared>,
     this: Weak<Self>,
+    /// The number within the log.
     number: u64,
+    number_in_process: u64,
     /// The number of the last batch that was written.
     written: AtomicU64,
     /// The calls that have an id.
@@ -53,8 +58,9 @@ struct Pending {
     batch: Batch,
     /// The buffer of a batch that was written.
     spare: Vec<u8>,
-    /// Whether a call waits for a record of the tick, which ends with a write or a signal to the writer.
-    is_deferred: bool,
+    /// The latest time that is known in the tick. A tick begins with a record for which a call waits, and ends with a
+    /// write or a signal to the writer.
+    tick_at: Option<Instant>,
     /// Whether the writer is about to look at the queue, for records for which nothing waits.
     is_signalled: bool,
     /// What waits of each tenant with a record of this thread. Tenants are those of the settings.
@@ -66,8 +72,8 @@ struct Pending {
     /// The positions of the tenants with records in the batch.
     touched: Vec<usize>,
     waiters: Waiters,
-    /// The allocation of the list of what goes on.
-    over: Vec<(Then, Result<(), Held>)>,
+    /// The number of the last batch with records for which calls wait that the writer has or is to write.
+    left_to_writer: u64,
     clock: Clock,
 }
 
@@ -125,11 +131,17 @@ impl Queue {
             shared,
             this: this.clone(),
             number,
+            number_in_process: QUEUES.fetch_add(1, Ordering::Relaxed),
             written: AtomicU64::default(),
             calls: AtomicU64::default(),
             origins: Mutex::default(),
             pending: Mutex::default(),
         })
+    }
+
+    /// A number that no other queue of the process has.
+    pub(crate) fn number_in_process(&self) -> u64 {
+        self.number_in_process
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -164,16 +176,15 @@ impl Queue {
         Arc::clone(&pending.slots[position].share)
     }
 
-    /// Adds a record. Records beyond so many times the bounds are refused. Returns the number of its
-    /// batch.
+    /// Adds a record. Records beyond so many times the bounds are refused. Returns the number of its batch, and its
+    /// time: a record without one, for which a call waits, has the latest time that is known in the tick.
     pub(crate) fn add(
         self: &Arc<Self>,
         kind: Kind,
         tenant: &Arc<str>,
         entry: &Entry<'_>,
-        at: Instant,
         times: usize,
-    ) -> Result<u64, Full> {
+    ) -> Result<(u64, Instant), Full> {
         let (of_tenant, of_all) = self.shared.maxima();
         let times = |max: Amount| Amount {
             bytes: max.bytes.saturating_mul(times),
@@ -189,6 +200,9 @@ impl Queue {
         if !has_room {
             return Err(Full { next: self.written.load(Ordering::Acquire) + 1 });
         }
+        let of_tick = if kind.is_waited_for() { pending.tick_at } else { None };
+        let at = entry.at.or(of_tick).unwrap_or_else(Instant::now);
+        pending.tick_at = pending.tick_at.map(|tick_at| tick_at.max(at));
         let Pending { batch, clock, slots, touched, .. } = &mut *pending;
         let before = batch.bytes.len();
         clock.write(&mut batch.bytes, at);
@@ -204,9 +218,12 @@ impl Queue {
         slot.in_batch.add(added);
         slot.unpublished.add(added);
         if kind.is_waited_for() {
-            let wakes = match mem::replace(&mut pending.is_deferred, true) {
-                true => Wakes::Nothing,
-                false => pending.waiters.wake_task(),
+            let wakes = match pending.tick_at {
+                Some(_) => Wakes::Nothing,
+                None => {
+                    pending.tick_at = Some(at);
+                    pending.waiters.wake_task()
+                }
             };
             drop(pending);
             match wakes {
@@ -214,13 +231,13 @@ impl Queue {
                 Wakes::Nothing => {}
                 Wakes::NoTask => tick::defer(&(Arc::clone(self) as Arc<dyn Deferred>)),
             }
-        } else if !pending.is_deferred && !mem::replace(&mut pending.is_signalled, true) {
+        } else if pending.tick_at.is_none() && !mem::replace(&mut pending.is_signalled, true) {
             // What follows is published with the next tick, or when the writer takes the batch.
             pending.publish(&self.shared);
             drop(pending);
             self.shared.signal(false);
         }
-        Ok(number)
+        Ok((number, at))
     }
 
     /// Whether this batch is written.
@@ -228,56 +245,46 @@ impl Queue {
         self.written.load(Ordering::Acquire) >= batch
     }
 
-    /// Lets a call go on when the batch is written, or at this time. Returns `false`, without effect, if it
-    /// is written.
-    pub(crate) fn wait_for(&self, batch: u64, until: Instant, then: Then) -> bool {
+    /// Wakes a task when the batch is written, or at this time. Returns `false`, without effect, if it is written.
+    pub(crate) fn wait_for(&self, batch: u64, until: Instant, waker: Waker) -> bool {
         let mut pending = lock(&self.pending);
         if self.has_written(batch) {
             return false;
         }
-        pending.waiters.add(batch, until, then);
-        // Otherwise the task was woken for a record of the tick.
-        if !pending.is_deferred
-            && let Wakes::Task(waker) = pending.waiters.wake_task()
-        {
-            drop(pending);
-            waker.wake();
-        }
+        pending.waiters.add(batch, until, waker);
+        let task = pending.task_after_tick();
+        drop(pending);
+        task.into_iter().for_each(Waker::wake);
         true
     }
 
-    /// Ends the tick, and lets the calls go on whose records are written, or whose time is over. The task
-    /// of this context is woken when there are more, or when further records are written. Returns whether a
-    /// call still waits.
+    /// Has the task of the thread look at everything soon.
+    pub(crate) fn look_soon(&self) {
+        let task = lock(&self.pending).task_after_tick();
+        task.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ends the tick, and wakes the tasks whose records are written, or whose time is over. The task of this context is
+    /// woken when there are more, or when further records are written. Returns whether a task still waits.
     pub(crate) fn perform(&self, context: &Context<'_>) -> bool {
         let mut pending = lock(&self.pending);
         pending.waiters.set_task(context.waker());
-        let tick = match pending.is_deferred {
-            true => Some(self.end_tick(&mut pending)),
-            false => None,
-        };
-        let mut over = mem::take(&mut pending.over);
+        let tick = pending.tick_at.is_some().then(|| self.end_tick(&mut pending));
+        let mut over = Vec::new();
         if !pending.waiters.is_empty() {
             let now = match tick {
                 Some(Tick::Written(at)) => at,
                 Some(Tick::LeftToWriter) | None => Instant::now(),
             };
-            let written = self.written.load(Ordering::Acquire);
-            pending.waiters.take_over(written, now, &mut over);
+            over = pending.waiters.take_over(self.written.load(Ordering::Acquire), Some(now));
         }
         let still_waits = !pending.waiters.is_empty();
         drop(pending);
         if let Some(Tick::LeftToWriter) = tick {
             self.shared.signal(true);
         }
-        for (then, result) in over.drain(..) {
-            match then {
-                // The waker is of this thread: waking it runs nothing now.
-                Then::Wake(waker) => waker.wake(),
-                Then::GoOn(waits) => waits.go_on(result.or_else(|held| self.too_late(held))),
-            }
-        }
-        lock(&self.pending).over = over;
+        // These are of this thread: waking them runs nothing now.
+        over.into_iter().for_each(Waker::wake);
         still_waits
     }
 
@@ -297,15 +304,20 @@ impl Queue {
         if pending.batch.bytes.is_empty() {
             return None;
         }
+        if pending.tick_at.is_some() {
+            pending.left_to_writer = pending.batch.number;
+        }
         pending.publish(&self.shared);
         Some(pending.take())
     }
 
     /// Writes what was added in the tick, if the destination takes it at once. Otherwise the writer does.
     fn end_tick(&self, pending: &mut Pending) -> Tick {
-        pending.is_deferred = false;
+        let number = pending.batch.number;
+        pending.tick_at = None;
         let tick = self.write_at_once(pending);
         if let Tick::LeftToWriter = tick {
+            pending.left_to_writer = number;
             pending.publish(&self.shared);
         }
         tick
@@ -342,10 +354,11 @@ impl Queue {
         Tick::Written(ended)
     }
 
-    /// Notes that the batch is written, and has the calls go on that waited for it.
+    /// Notes that the batch is written, and wakes the task of the thread if calls may wait for it.
     pub(crate) fn finish(&self, batch: Batch) {
+        let number = batch.number;
         let mut pending = self.close(batch);
-        if pending.waiters.is_empty() {
+        if number > pending.left_to_writer && pending.waiters.is_empty() {
             return;
         }
         match pending.waiters.wake_task() {
@@ -356,7 +369,8 @@ impl Queue {
             }
             Wakes::Nothing => {}
             Wakes::NoTask => {
-                let wakers = pending.waiters.take_wakers(self.written.load(Ordering::Acquire));
+                let written = self.written.load(Ordering::Acquire);
+                let wakers = pending.waiters.take_over(written, None);
                 drop(pending);
                 wakers.into_iter().for_each(Waker::wake);
             }
@@ -382,6 +396,17 @@ impl Queue {
 }
 
 impl Pending {
+    /// The task of the thread, to be woken; `None` while the tick goes on: then it was woken for a record of that.
+    fn task_after_tick(&mut self) -> Option<Waker> {
+        if self.tick_at.is_some() {
+            return None;
+        }
+        match self.waiters.wake_task() {
+            Wakes::Task(waker) => Some(waker),
+            Wakes::Nothing | Wakes::NoTask => None,
+        }
+    }
+
     /// The position of a tenant's slot.
     fn position(&mut self, tenant: &Arc<str>, shared: &Shared) -> usize {
         match &self.recent {
@@ -465,7 +490,7 @@ impl Deferred for Queue {
     fn perform(&self) {
         let mut pending = lock(&self.pending);
         let tick = self.end_tick(&mut pending);
-        let wakers = pending.waiters.take_wakers(self.written.load(Ordering::Acquire));
+        let wakers = pending.waiters.take_over(self.written.load(Ordering::Acquire), None);
         drop(pending);
         if let Tick::LeftToWriter = tick {
             self.shared.signal(true);
@@ -475,7 +500,8 @@ impl Deferred for Queue {
 
     fn perform_elsewhere(&self) {
         let mut pending = lock(&self.pending);
-        pending.is_deferred = false;
+        pending.left_to_writer = pending.batch.number;
+        pending.tick_at = None;
         pending.publish(&self.shared);
         drop(pending);
         self.shared.signal(true);

@@ -14,7 +14,7 @@ use crate::metrics::LeftOut;
 use crate::queue::{Full, Queue};
 use crate::shared::Shared;
 use crate::sink::Sink;
-use crate::waiters::{Held, Then, WaitsForRecord};
+use crate::waiters::Held;
 use crate::written::Written;
 use crate::{Error, Settings, To, WhenFull, writer};
 
@@ -35,11 +35,12 @@ pub struct Audit(Option<Arc<Shared>>);
 #[derive(Clone, Default)]
 pub struct Recorder(Option<Arc<Queue>>);
 
-/// A record that was taken: [`Recorder::written`] waits until it is written.
+/// A record that was taken: [`Recorder::written`] waits until it is written, and [`Recorder::outcome`] tells whether
+/// it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// `None`: nothing is waited for.
-    batch: Option<u64>,
+    /// The number of the queue, and that of its batch. `None`: nothing is waited for.
+    batch: Option<(u64, u64)>,
     /// When the wait is over; `None`: as long as calls are held from now on.
     until: Option<Instant>,
 }
@@ -145,8 +146,9 @@ impl Recorder {
         self.0.as_ref().map(|queue| queue.origin(key, origin))
     }
 
-    /// Records a call that is about to be dispatched: do so when [`Recorder::when_written`] lets it go on,
-    /// or when [`Recorder::written`] has resolved.
+    /// Records a call that is about to be dispatched: do so when [`Recorder::outcome`] lets it go on,
+    /// or when [`Recorder::written`] has resolved. Without a time of its own it has the latest one that is known in the
+    /// tick of the thread: that of its first record, or of an end since. A tick usually takes a few milliseconds at most.
     pub fn begin(&self, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Full> {
         self.admit(Kind::Begin, tenant, entry)
     }
@@ -172,18 +174,45 @@ impl Recorder {
     /// Waits until the record is written. With `when_full = "block"` a record that is not written in
     /// time is an error: the call must not be dispatched.
     pub async fn written(&self, ticket: Ticket) -> Result<(), Held> {
-        let (Some(queue), Some(batch)) = (&self.0, ticket.batch) else { return Ok(()) };
+        let (Some(queue), Some((_, batch))) = (&self.0, ticket.batch) else { return Ok(()) };
+        debug_assert!(self.has_made(ticket), "a record of another recorder");
         let written = Written::new(queue, batch, ticket.until).await;
         written.or_else(|held| queue.too_late(held))
     }
 
-    /// Lets something go on when the record is written, with what [`Recorder::written`] would resolve to:
-    /// in the task that calls [`Recorder::perform`], and without waking the task that waits. Returns
-    /// `false`, without effect, if there is nothing to wait for.
-    pub fn when_written(&self, ticket: Ticket, waits: Arc<dyn WaitsForRecord>) -> bool {
-        let (Some(queue), Some(batch)) = (&self.0, ticket.batch) else { return false };
-        let until = ticket.until.unwrap_or_else(|| Instant::now() + queue.hold());
-        queue.wait_for(batch, until, Then::GoOn(waits))
+    /// Whether this recorder made the record of the ticket, for which something waits.
+    pub fn has_made(&self, ticket: Ticket) -> bool {
+        let of_ticket = ticket.batch.map(|(queue, _)| queue);
+        of_ticket.is_some() && of_ticket == self.0.as_ref().map(|queue| queue.number_in_process())
+    }
+
+    /// Whether the record is written, or nothing is waited for. `false` for a record of another recorder.
+    pub fn is_written(&self, ticket: Ticket) -> bool {
+        let (Some(queue), Some((_, batch))) = (&self.0, ticket.batch) else { return true };
+        self.has_made(ticket) && queue.has_written(batch)
+    }
+
+    /// What [`Recorder::written`] would resolve to by now. `None`: the call still waits, or the record is of another
+    /// recorder. `now` is called if the record is not written.
+    pub fn outcome(
+        &self,
+        ticket: Ticket,
+        now: impl FnOnce() -> Instant,
+    ) -> Option<Result<(), Held>> {
+        if self.is_written(ticket) {
+            return Some(Ok(()));
+        }
+        let queue = self.0.as_ref().filter(|_| self.has_made(ticket))?;
+        ticket.until.is_some_and(|until| until <= now()).then(|| queue.too_late(Held))
+    }
+
+    /// Has the task that calls [`Recorder::perform`] do so soon. It does without this in the tick of a record for
+    /// which a call waits, when the writer has written what the thread left to it, and at the interval while a call
+    /// waits.
+    pub fn look_soon(&self) {
+        if let Some(queue) = &self.0 {
+            queue.look_soon();
+        }
     }
 
     /// Records the outcome of a call.
@@ -229,10 +258,11 @@ impl Recorder {
         }
     }
 
-    /// Writes the records of the tick, and lets the calls of this thread go on whose records are written, or
-    /// whose time is over. Call it from a task of the thread that never ends. The task is woken when there are
-    /// records, or when they are written. Returns whether a call still waits: then call it also at an
-    /// interval, since the task is not woken when the time of a call is over.
+    /// Writes the records of the tick, and wakes the tasks whose records are written, or whose time is over. Call it
+    /// from a task of the thread that never ends, and then [`Recorder::outcome`] for the calls that the thread holds.
+    /// The task is woken when there are records, or when they are written. Returns whether a task still waits: then,
+    /// and while the thread holds a call, call it also at an interval, since the task is not woken when their time is
+    /// over.
     pub fn perform(&self, context: &Context<'_>) -> bool {
         self.0.as_ref().is_some_and(|queue| queue.perform(context))
     }
@@ -248,8 +278,8 @@ impl Recorder {
         Some((hold / 10).clamp(Duration::from_millis(10), Duration::from_millis(100)))
     }
 
-    /// The records that were taken since the last call, of a log that only collects. The calls that
-    /// wait for them go on.
+    /// The records that were taken since the last call, of a log that only collects. The tasks that
+    /// wait for them are woken.
     pub fn take_all(&self) -> Vec<u8> {
         let batch = self.0.as_ref().and_then(|queue| Some((queue, queue.take()?)));
         let Some((queue, batch)) = batch else { return Vec::new() };
@@ -261,10 +291,12 @@ impl Recorder {
     /// Adds a record for which a call waits.
     fn admit(&self, kind: Kind, tenant: &Arc<str>, entry: &Entry<'_>) -> Result<Ticket, Full> {
         let Some(queue) = &self.0 else { return Ok(Ticket::NONE) };
-        let at = entry.at.unwrap_or_else(Instant::now);
-        match queue.add(kind, tenant, entry, at, 1) {
+        match queue.add(kind, tenant, entry, 1) {
             Ok(_) if queue.shared().waits_for_nothing() => Ok(Ticket::NONE),
-            Ok(batch) => Ok(Ticket { batch: Some(batch), until: Some(at + queue.hold()) }),
+            Ok((batch, at)) => {
+                let batch = Some((queue.number_in_process(), batch));
+                Ok(Ticket { batch, until: Some(at + queue.hold()) })
+            }
             Err(_) if queue.shared().settings.when_full == WhenFull::Drop => {
                 leave_out(queue, tenant, LeftOut::Full);
                 Ok(Ticket::NONE)
@@ -292,8 +324,7 @@ impl Recorder {
     /// Adds a record for which nothing waits.
     fn add(&self, kind: Kind, tenant: &Arc<str>, entry: &Entry<'_>) {
         let Some(queue) = &self.0 else { return };
-        let at = entry.at.unwrap_or_else(Instant::now);
-        if queue.add(kind, tenant, entry, at, ENDING_TIMES).is_err() {
+        if queue.add(kind, tenant, entry, ENDING_TIMES).is_err() {
             leave_out(queue, tenant, LeftOut::Full);
         }
     }
@@ -304,7 +335,7 @@ impl Recorder {
         let per_sec = queue.shared().settings.refusals_per_sec;
         if !queue.share(tenant).takes(what, since.as_secs(), per_sec) {
             leave_out(queue, tenant, LeftOut::Rate);
-        } else if queue.add(kind, tenant, entry, Instant::now(), 1).is_err() {
+        } else if queue.add(kind, tenant, entry, 1).is_err() {
             leave_out(queue, tenant, LeftOut::Full);
         }
     }

@@ -1,8 +1,8 @@
 use std::fs;
 use std::future::poll_fn;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Poll, Wake};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -96,6 +96,79 @@ fn records_of_a_tick_need_no_other_thread() {
     });
     let kinds: Vec<_> = records(&file).iter().map(|record| record["kind"].clone()).collect();
     assert_eq!(kinds, ["begin", "begin", "end", "begin"]);
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_task_of_a_thread_is_woken_for_each_batch_that_the_writer_wrote() {
+    let audit = Audit::collecting(&Settings { hold_ms: 50, ..Settings::default() });
+    let (recorder, other) = (audit.recorder(), audit.recorder());
+    let queue = Arc::clone(recorder.0.as_ref().unwrap());
+    let wakes = Arc::new(Wakes::default());
+    let waker = Arc::clone(&wakes).into();
+    let woken = || wakes.0.swap(0, Ordering::Relaxed);
+    // Nothing is written at once, so each tick is left to the writer.
+    let tick = || {
+        let ticket = recorder.begin(&"acme".into(), &entry("tools/call")).unwrap();
+        assert!(!recorder.perform(&Context::from_waker(&waker)), "no task waits");
+        ticket
+    };
+    tick();
+    woken();
+    let first = tick();
+    assert_eq!(woken(), 1, "a record is to be written");
+    let batch = queue.take().unwrap();
+    let second = tick();
+    woken();
+    queue.finish(batch);
+    assert_eq!(woken(), 1);
+    recorder.perform(&Context::from_waker(&waker));
+    let now = Instant::now;
+    assert_eq!(recorder.outcome(first, now), Some(Ok(())));
+    assert_eq!(recorder.outcome(second, now), None);
+    assert!(!other.is_written(first) && other.outcome(first, now).is_none());
+    assert!(recorder.has_made(second) && !other.has_made(second));
+    let over = now() + Duration::from_millis(100);
+    assert_eq!(recorder.outcome(second, || over), Some(Err(Held)));
+    queue.finish(queue.take().unwrap());
+    assert_eq!(woken(), 1);
+    assert!(recorder.is_written(second));
+    // Nothing waits for an end.
+    recorder.perform(&Context::from_waker(&waker));
+    recorder.end(&"acme".into(), &entry("tools/call"));
+    queue.finish(queue.take().unwrap());
+    assert_eq!(woken(), 0);
+}
+
+#[test]
+fn the_task_of_a_thread_is_woken_for_a_record_that_the_writer_took_within_its_tick() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(&folder.path().join("audit"));
+    let sink = Sink::open(&settings, "n1").unwrap();
+    // No writer runs.
+    let shared = Shared::new(&settings, "n1", TenantLabels::default(), Some(sink));
+    let recorder = Recorder(Some(Arc::new(shared).add_queue()));
+    let queue = Arc::clone(recorder.0.as_ref().unwrap());
+    let wakes = Arc::new(Wakes::default());
+    let waker = Arc::clone(&wakes).into();
+    recorder.perform(&Context::from_waker(&waker));
+    let ticket = recorder.begin(&"acme".into(), &entry("tools/call")).unwrap();
+    let batch = queue.take().unwrap();
+    recorder.perform(&Context::from_waker(&waker));
+    assert!(!recorder.is_written(ticket));
+    wakes.0.store(0, Ordering::Relaxed);
+    queue.finish(batch);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert!(recorder.is_written(ticket));
 }
 
 #[test]

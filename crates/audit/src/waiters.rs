@@ -1,7 +1,6 @@
-//! What waits for the records of one thread, and the task of that thread that lets it go on.
+//! The tasks that wait for the records of one thread, and the task of that thread that lets them go on.
 
 use std::mem;
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -10,26 +9,11 @@ use std::time::Instant;
 #[error("the audit record of the request cannot be written now; try again later")]
 pub struct Held;
 
-/// What goes on when a record is written.
-pub trait WaitsForRecord: Send + Sync {
-    /// The record is written, or it was not in time. Called once, by the task that calls
-    /// [`crate::Recorder::perform`].
-    fn go_on(&self, result: Result<(), Held>);
-}
-
-/// How something goes on.
-pub(crate) enum Then {
-    /// A task is woken, on any thread.
-    Wake(Waker),
-    /// The task of the thread does it.
-    GoOn(Arc<dyn WaitsForRecord>),
-}
-
 /// One that waits.
 struct Waiter {
     batch: u64,
     until: Instant,
-    then: Then,
+    waker: Waker,
 }
 
 /// What waits: each at most for as long as calls are held.
@@ -61,9 +45,9 @@ pub(crate) enum Wakes {
 }
 
 impl Waiters {
-    /// Lets something go on when this batch is written, or at this time.
-    pub(crate) fn add(&mut self, batch: u64, until: Instant, then: Then) {
-        self.waiting.push(Waiter { batch, until, then });
+    /// Wakes a task when this batch is written, or at this time.
+    pub(crate) fn add(&mut self, batch: u64, until: Instant, waker: Waker) {
+        self.waiting.push(Waiter { batch, until, waker });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -90,30 +74,11 @@ impl Waiters {
         }
     }
 
-    /// Moves what is over into the list: its batch is written, or its time is over. With whether the
-    /// batch is written.
-    pub(crate) fn take_over(
-        &mut self,
-        written: u64,
-        now: Instant,
-        into: &mut Vec<(Then, Result<(), Held>)>,
-    ) {
-        let is_over = |waiter: &mut Waiter| waiter.batch <= written || waiter.until <= now;
-        into.extend(self.waiting.extract_if(.., is_over).map(|waiter| {
-            let result = if waiter.batch <= written { Ok(()) } else { Err(Held) };
-            (waiter.then, result)
-        }));
-    }
-
-    /// The tasks to wake whose batch is written, of a thread without a task of its own.
-    pub(crate) fn take_wakers(&mut self, written: u64) -> Vec<Waker> {
-        let is_written =
-            |waiter: &mut Waiter| waiter.batch <= written && matches!(waiter.then, Then::Wake(_));
-        let over = self.waiting.extract_if(.., is_written);
-        over.filter_map(|waiter| match waiter.then {
-            Then::Wake(waker) => Some(waker),
-            Then::GoOn(_) => None,
-        })
-        .collect()
+    /// Removes the tasks whose batch is written, or whose time is over. Without a time, only the former.
+    pub(crate) fn take_over(&mut self, written: u64, now: Option<Instant>) -> Vec<Waker> {
+        let is_over = |waiter: &mut Waiter| {
+            waiter.batch <= written || now.is_some_and(|now| waiter.until <= now)
+        };
+        self.waiting.extract_if(.., is_over).map(|waiter| waiter.waker).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use crate::queue::Queue;
-use crate::waiters::{Held, Then};
+use crate::waiters::Held;
 
 /// Resolves when the batch with this number is written, or at a time.
 pub(crate) struct Written<'a> {
@@ -40,7 +40,7 @@ impl Future for Written<'_> {
             return Poll::Pending;
         }
         let waker = context.waker().clone();
-        if self.queue.wait_for(self.batch, until, Then::Wake(waker.clone())) {
+        if self.queue.wait_for(self.batch, until, waker.clone()) {
             self.registered = Some(waker);
             Poll::Pending
         } else {

@@ -113,9 +113,9 @@ pub trait Backend: Send + Sync + 'static {
         0
     }
 
-    /// Whether one of several servers to which a link was opened has neither been ready nor failed.
-    fn is_starting(&self) -> bool {
-        false
+    /// The names of those of several servers that have neither been ready nor failed.
+    fn starting(&self) -> Vec<Arc<str>> {
+        Vec::new()
     }
 
     /// What an operator should know of the servers, after links to them were open.

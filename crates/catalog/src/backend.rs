@@ -173,8 +173,8 @@ impl Backend for Catalog {
         }
     }
 
-    fn is_starting(&self) -> bool {
-        self.shared.is_starting()
+    fn starting(&self) -> Vec<Arc<str>> {
+        self.shared.starting()
     }
 
     fn remarks(&self) -> Vec<String> {

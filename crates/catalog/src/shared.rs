@@ -191,10 +191,12 @@ impl Shared {
         });
     }
 
-    /// Whether a server has neither been ready nor failed.
-    pub(crate) fn is_starting(&self) -> bool {
-        let is_starting = |server: &Server| !server.was_ready && server.failure.is_none();
-        lock(&self.noted).servers.iter().any(is_starting)
+    /// The servers that have neither been ready nor failed.
+    pub(crate) fn starting(&self) -> Vec<Arc<str>> {
+        let noted = lock(&self.noted);
+        let servers = noted.servers.iter().enumerate();
+        let starting = servers.filter(|(_, server)| !server.was_ready && server.failure.is_none());
+        starting.map(|(at, _)| Arc::clone(&self.setup.members.get(at).name)).collect()
     }
 
     /// What an operator should know: which servers are not available, and what is not offered.

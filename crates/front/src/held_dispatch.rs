@@ -2,35 +2,70 @@
 //!
 //! The task that writes the records of a tick also sends their messages: the connection of the request is
 //! polled again only when there is a reply, as without an audit log. A client that leaves before its
-//! record is written has sent nothing.
+//! record is written has sent nothing. Connection and task are of one thread, so nothing here is locked.
 
-use std::mem;
+use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use actors::ReplyStream;
-use audit::{Held, Ticket, WaitsForRecord};
+use audit::{Held, Recorder, Ticket};
 use telemetry::{SpanRef, current_span, enter_span};
 
 use crate::audited::Audited;
 
+thread_local! {
+    /// The messages of this thread whose records are not written. While there are some of a recorder, its task
+    /// (`perform_records`) is woken, or looks at them at an interval.
+    static HELD: RefCell<Vec<(Ticket, Rc<dyn WaitsForRecord>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Sends the messages whose records this recorder has written, and refuses those whose time is over. Returns whether
+/// some of the recorder still wait.
+pub(crate) fn go_on(recorder: &Recorder) -> bool {
+    let mut all = HELD.take();
+    if all.is_empty() {
+        return false;
+    }
+    let mut now = None;
+    all.retain(|(ticket, held)| {
+        let outcome = recorder.outcome(*ticket, || *now.get_or_insert_with(Instant::now));
+        let still_waits = outcome.is_none();
+        outcome.into_iter().for_each(|outcome| held.go_on(outcome));
+        still_waits
+    });
+    HELD.with_borrow_mut(|new| {
+        all.append(new);
+        *new = all;
+        new.iter().any(|(ticket, _)| recorder.has_made(*ticket))
+    })
+}
+
+trait WaitsForRecord {
+    /// The record is written, or it was not in time.
+    fn go_on(&self, result: Result<(), Held>);
+}
+
 /// Resolves to the reply, at the earliest when the message is sent.
 pub(crate) struct HeldDispatch<'a, F> {
-    shared: Arc<Shared<F>>,
+    held: Rc<HeldMessage<F>>,
     audited: &'a mut Audited,
 }
 
-/// What the connection and the task that writes records share. Both are of one thread.
-struct Shared<F> {
-    state: Mutex<State<F>>,
+/// What the connection and the task that writes records share.
+struct HeldMessage<F> {
+    /// Sends the message; `None` once it is sent, or is not to be sent any more.
+    send: Cell<Option<F>>,
+    state: RefCell<State>,
     span: Option<SpanRef>,
 }
 
-enum State<F> {
+enum State {
     /// The record is not written.
-    Waiting { send: F, waker: Option<Waker> },
+    Waiting(Option<Waker>),
     /// The message is sent.
     Sent(ReplyStream),
     /// The record was not written in time.
@@ -39,57 +74,58 @@ enum State<F> {
     Over,
 }
 
-impl<'a, F> HeldDispatch<'a, F>
-where
-    F: FnOnce() -> ReplyStream + Send + 'static,
-{
+impl<'a, F: FnOnce() -> ReplyStream + 'static> HeldDispatch<'a, F> {
     /// Sends a message when this record is written, and at once if there is nothing to wait for.
     pub(crate) fn new(audited: &'a mut Audited, ticket: Ticket, send: F) -> Self {
-        let state = Mutex::new(State::Waiting { send, waker: None });
-        let shared = Arc::new(Shared { state, span: current_span() });
-        let waits = Arc::clone(&shared) as Arc<dyn WaitsForRecord>;
-        if !audited.recorder().when_written(ticket, waits) {
-            shared.go_on(Ok(()));
+        let held = Rc::new(HeldMessage {
+            send: Cell::new(Some(send)),
+            state: RefCell::new(State::Waiting(None)),
+            span: current_span(),
+        });
+        let recorder = audited.recorder();
+        if recorder.is_written(ticket) {
+            held.go_on(Ok(()));
+        } else {
+            let waits = Rc::clone(&held) as Rc<dyn WaitsForRecord>;
+            let is_first = HELD.with_borrow_mut(|all| {
+                let is_first = !all.iter().any(|(other, _)| recorder.has_made(*other));
+                all.push((ticket, waits));
+                is_first
+            });
+            if is_first {
+                recorder.look_soon();
+            }
         }
-        Self { shared, audited }
+        Self { held, audited }
     }
 }
 
-impl<F> Shared<F> {
-    /// No code panics under this lock but that of the message, which is not sent again.
-    fn state(&self) -> MutexGuard<'_, State<F>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<F: FnOnce() -> ReplyStream + Send> WaitsForRecord for Shared<F> {
+impl<F: FnOnce() -> ReplyStream> WaitsForRecord for HeldMessage<F> {
     fn go_on(&self, result: Result<(), Held>) {
-        let mut state = self.state();
-        *state = match (mem::replace(&mut *state, State::Over), result) {
-            (State::Waiting { send, waker }, Ok(())) => {
-                let _entered = enter_span(self.span);
-                // A panic is the end of this request, and not of the task, which sends those of others.
-                match panic::catch_unwind(AssertUnwindSafe(send)) {
-                    Ok(mut replies) => {
-                        if let Some(waker) = waker
-                            && replies.poll_ready(&mut Context::from_waker(&waker)).is_ready()
-                        {
-                            waker.wake();
-                        }
-                        State::Sent(replies)
-                    }
-                    Err(_) => {
-                        waker.into_iter().for_each(Waker::wake);
-                        State::Refused
-                    }
-                }
+        // Otherwise the client left.
+        let Some(send) = self.send.take() else { return };
+        let State::Waiting(waker) = self.state.replace(State::Refused) else { return };
+        let sent = result.ok().and_then(|()| {
+            let _entered = enter_span(self.span);
+            let send = || {
+                let mut replies = send();
+                let poll = |waker| replies.poll_ready(&mut Context::from_waker(waker)).is_ready();
+                let is_ready = waker.as_ref().is_some_and(poll);
+                (replies, is_ready)
+            };
+            // A panic is the end of this request, and not of the task, which sends those of others.
+            panic::catch_unwind(AssertUnwindSafe(send)).ok()
+        });
+        let is_over = match sent {
+            Some((replies, is_ready)) => {
+                self.state.replace(State::Sent(replies));
+                is_ready
             }
-            (State::Waiting { waker, .. }, Err(Held)) => {
-                waker.into_iter().for_each(Waker::wake);
-                State::Refused
-            }
-            (state, _) => state,
+            None => true,
         };
+        if is_over {
+            waker.into_iter().for_each(Waker::wake);
+        }
     }
 }
 
@@ -97,20 +133,16 @@ impl<F> Future for HeldDispatch<'_, F> {
     type Output = Result<ReplyStream, Held>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { shared, audited } = self.get_mut();
-        let mut state = shared.state();
-        let ended = match &mut *state {
-            // In its place: the message is several hundred bytes long.
-            State::Waiting { waker, .. } => {
-                match waker {
-                    Some(known) => known.clone_from(context.waker()),
-                    None => *waker = Some(context.waker().clone()),
-                }
-                return Poll::Pending;
+        let Self { held, audited } = self.get_mut();
+        let mut state = held.state.borrow_mut();
+        if let State::Waiting(waker) = &mut *state {
+            match waker {
+                Some(known) => known.clone_from(context.waker()),
+                None => *waker = Some(context.waker().clone()),
             }
-            ended => mem::replace(ended, State::Over),
-        };
-        match ended {
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *state, State::Over) {
             State::Sent(replies) => {
                 audited.set_dispatched();
                 Poll::Ready(Ok(replies))
@@ -126,8 +158,8 @@ impl<F> Future for HeldDispatch<'_, F> {
 /// The client left, or the reply was taken.
 impl<F> Drop for HeldDispatch<'_, F> {
     fn drop(&mut self) {
-        let state = mem::replace(&mut *self.shared.state(), State::Over);
-        if let State::Sent(_) = state {
+        self.held.send.take();
+        if let State::Sent(_) = self.held.state.replace(State::Over) {
             self.audited.set_dispatched();
         }
     }

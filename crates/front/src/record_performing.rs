@@ -6,6 +6,8 @@ use std::task::Poll;
 use audit::Recorder;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::held_dispatch::go_on;
+
 /// Writes the records of this thread, and lets the requests go on whose records are written, or cannot be
 /// written in time.
 pub(crate) fn perform_records(recorder: &Recorder) {
@@ -15,9 +17,13 @@ pub(crate) fn perform_records(recorder: &Recorder) {
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         poll_fn(|context| {
-            // Nearly always the records were written at once, and no timer is needed.
-            while recorder.perform(context) && ticks.poll_tick(context).is_ready() {}
-            Poll::<()>::Pending
+            loop {
+                let (task_waits, message_waits) = (recorder.perform(context), go_on(&recorder));
+                // Nearly always the records were written at once, and no timer is needed.
+                if !(task_waits || message_waits) || ticks.poll_tick(context).is_pending() {
+                    return Poll::<()>::Pending;
+                }
+            }
         })
         .await;
     });

@@ -76,9 +76,13 @@ impl AskedServer {
         Ok(pages)
     }
 
-    /// Ignores what the server sends, until it ends.
-    pub(crate) async fn ignore(&mut self) {
-        while self.link.events.next().await.is_some() {}
+    /// Ignores the messages of the server until it ends. Returns why.
+    pub(crate) async fn ignore(&mut self) -> String {
+        loop {
+            if let Err(why) = self.next_response().await {
+                return why;
+            }
+        }
     }
 
     /// Ends the session for good.
@@ -90,8 +94,7 @@ impl AskedServer {
         self.link.sender.send(message).map_err(|error| error.to_string())
     }
 
-    /// Sends a request and waits for its response. Requests of the server are refused, and other
-    /// messages ignored.
+    /// Sends a request and waits for its response. Requests of the server are refused, and other messages ignored.
     async fn call(&mut self, method: Method, params: Option<Value>) -> Result<Bytes, String> {
         self.next_id += 1;
         let id = RequestId::from(self.next_id);
@@ -99,6 +102,18 @@ impl AskedServer {
         let params = params.map(|params| params.to_string());
         let request = Request::new(id.clone(), method, params.as_deref().map(str::as_bytes));
         self.send(Message::Request(request))?;
+        loop {
+            let response = self.next_response().await?;
+            if response.id.as_ref() == Some(&id) {
+                return response.outcome().map_err(|error| {
+                    format!("answered `{name}` with the error {}", String::from_utf8_lossy(&error))
+                });
+            }
+        }
+    }
+
+    /// The next response of the server.
+    async fn next_response(&mut self) -> Result<Response, String> {
         while let Some(event) = self.link.events.next().await {
             let event = match event {
                 LinkEvent::Positioned { message: Some(message), about, .. } => {
@@ -107,15 +122,8 @@ impl AskedServer {
                 event => event,
             };
             match event {
-                LinkEvent::Message { message: Message::Response(response), .. }
-                    if response.id.as_ref() == Some(&id) =>
-                {
-                    return response.outcome().map_err(|error| {
-                        format!(
-                            "answered `{name}` with the error {}",
-                            String::from_utf8_lossy(&error)
-                        )
-                    });
+                LinkEvent::Message { message: Message::Response(response), .. } => {
+                    return Ok(response);
                 }
                 LinkEvent::Message { message: Message::Request(request), .. } => {
                     if request.method == Method::Initialize {

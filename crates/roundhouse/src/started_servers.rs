@@ -15,8 +15,14 @@ use crate::asked_server::AskedServer;
 use crate::plan::Plan;
 use crate::settings::{BackendSettings, Settings};
 
-/// How often the check looks whether servers are ready, in case a server is ready and sends nothing.
+/// How often the check looks whether all servers are ready.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How much longer the check waits for the servers of a catalog, which find out by themselves that a start is too long.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// How long the tools of a catalog may take whose servers are ready.
+const LIST: Duration = Duration::from_secs(15);
 
 /// The result for all tenants.
 pub(crate) struct Started {
@@ -46,14 +52,17 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
         let (secs, key) = start_secs(&plan.settings, &tenant.name);
         let begin = Instant::now();
         let outcome = match timeout(Duration::from_secs(secs), Asked::open(&backend)).await {
-            Ok(Ok(asked)) => {
-                asked.tools_of_all(begin + Duration::from_secs(secs) + LOOK_AGAIN).await
-            }
+            Ok(Ok(asked)) => asked.tools_of_all(begin + Duration::from_secs(secs) + SLACK).await,
             Ok(Err(why)) => Err(why),
             Err(_) => Err(format!("did not answer within {secs} s (`{key}`)")),
         };
-        let secs = begin.elapsed().as_secs_f64();
-        let remarks = backend.remarks();
+        let took = begin.elapsed().as_secs_f64();
+        let mut remarks = backend.remarks();
+        if outcome.is_ok() {
+            let late = backend.starting().into_iter();
+            remarks
+                .extend(late.map(|name| format!("`{name}`: not ready within {secs} s (`{key}`)")));
+        }
         // Writing into a string cannot fail.
         let _ = match outcome {
             Ok(Tools { server, names }) => {
@@ -61,13 +70,13 @@ pub(crate) async fn start_each(plan: &Plan) -> Started {
                 let names = if names.is_empty() { "none".into() } else { names.join(", ") };
                 writeln!(
                     started.text,
-                    "tenant {}: started in {secs:.1} s ({server}), tools: {count} ({names})",
+                    "tenant {}: started in {took:.1} s ({server}), tools: {count} ({names})",
                     tenant.name
                 )
             }
             Err(why) => {
                 started.failed += 1;
-                writeln!(started.text, "tenant {}: failed after {secs:.1} s: {why}", tenant.name)
+                writeln!(started.text, "tenant {}: failed after {took:.1} s: {why}", tenant.name)
             }
         };
         for remark in &remarks {
@@ -94,17 +103,20 @@ impl<'a> Skipped<'a> {
     }
 }
 
-/// How long a start of the tenant's server may take, and the key of that setting.
+/// How long a start of the tenant's slowest server may take, and the key of that setting.
 pub(crate) fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
+    let of_all = settings.sessions.session.start_secs;
     let backends = settings.tenants.get(tenant).into_iter().flat_map(|t| &t.backends);
-    let own = backends.filter_map(|(name, backend)| match backend {
-        BackendSettings::Stdio(stdio) => Some((name, stdio.program.start_secs?)),
-        BackendSettings::Http(_) | BackendSettings::Native(_) => None,
+    let of_each = backends.map(|(name, backend)| match backend {
+        BackendSettings::Stdio(stdio) => match stdio.program.start_secs {
+            Some(own) => (own, format!("tenants.{tenant}.backends.{name}.start_secs")),
+            None => (of_all, "sessions.start_secs".to_owned()),
+        },
+        BackendSettings::Http(_) | BackendSettings::Native(_) => {
+            (of_all, "sessions.start_secs".to_owned())
+        }
     });
-    let mut own =
-        own.map(|(name, secs)| (secs, format!("tenants.{tenant}.backends.{name}.start_secs")));
-    let of_all = || (settings.sessions.session.start_secs, "sessions.start_secs".to_owned());
-    let (secs, key) = own.next_back().unwrap_or_else(of_all);
+    let (secs, key) = of_each.max().unwrap_or((of_all, "sessions.start_secs".to_owned()));
     (secs.max(1), key)
 }
 
@@ -136,9 +148,8 @@ impl<'a> Asked<'a> {
 
     /// The tools, also of servers that become ready until this time: a catalog answers before its slowest servers.
     async fn tools_of_all(mut self, until: Instant) -> Result<Tools, String> {
-        if self.backend.is_starting() {
-            self.wait_for_starts(until).await;
-            match self.server.list(Listed::Tool).await {
+        if !self.backend.starting().is_empty() {
+            match self.list_again(until).await {
                 Ok(pages) => self.pages = pages,
                 Err(why) => {
                     self.server.end();
@@ -155,13 +166,14 @@ impl<'a> Asked<'a> {
         Ok(Tools { server, names: tools.map(|tool| tool.name).collect() })
     }
 
-    /// Waits until each server is ready or has failed, or until this time.
-    async fn wait_for_starts(&mut self, until: Instant) {
-        while self.backend.is_starting() && Instant::now() < until {
-            let ended = timeout(LOOK_AGAIN, self.server.ignore()).await;
-            if ended.is_ok() {
-                return;
+    /// The tools when each server is ready or has failed, or at this time.
+    async fn list_again(&mut self, until: Instant) -> Result<Vec<Bytes>, String> {
+        while !self.backend.starting().is_empty() && Instant::now() < until {
+            if let Ok(ended) = timeout(LOOK_AGAIN, self.server.ignore()).await {
+                return Err(ended);
             }
         }
+        let late = |_| format!("did not list its tools within {} s", LIST.as_secs());
+        timeout(LIST, self.server.list(Listed::Tool)).await.map_err(late)?
     }
 }
