@@ -2,7 +2,7 @@ use std::fs;
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Poll, Wake};
+use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -147,6 +147,28 @@ fn the_task_of_a_thread_is_woken_for_each_batch_that_the_writer_wrote() {
     recorder.end(&"acme".into(), &entry("tools/call"));
     queue.finish(queue.take().unwrap());
     assert_eq!(woken(), 0);
+}
+
+#[test]
+fn a_begin_is_not_earlier_than_an_end_before_it_in_the_tick() {
+    let recorder = Audit::collecting(&Settings::default()).recorder();
+    let tenant = "acme".into();
+    // A thread without a task has no ticks.
+    let perform = || recorder.perform(&Context::from_waker(Waker::noop()));
+    perform();
+    let began = Instant::now();
+    let end = Entry { at: Some(began + Duration::from_millis(900)), ..entry("second") };
+    recorder.begin(&tenant, &entry("first")).unwrap();
+    recorder.end(&tenant, &end);
+    recorder.begin(&tenant, &entry("third")).unwrap();
+    let taken = recorder.take_all();
+    perform();
+    recorder.begin(&tenant, &entry("fourth")).unwrap();
+    let taken = [taken, recorder.take_all()].concat();
+    let lines = taken.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let records = lines.map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    let times: Vec<_> = records.map(|record| record["time"].as_str().unwrap().to_owned()).collect();
+    assert!(times[0] < times[1] && times[1] == times[2] && times[3] < times[1], "{times:?}");
 }
 
 #[test]
