@@ -303,22 +303,25 @@ async fn rules_of_clients_are_about_the_names_with_prefixes() -> Result<()> {
     Ok(())
 }
 
+/// What `roundhouse check --start` prints for these settings.
+async fn checked(settings: &str) -> Result<String> {
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), settings)?;
+    let mut command = tokio::process::Command::new(tools::built("roundhouse"));
+    let output = command.args(["check", "--start"]).arg(file.path()).output().await?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 #[tokio::test]
 async fn a_check_with_start_names_what_is_missing() -> Result<()> {
     let long = "x".repeat(24);
     let program = tools::built("everything").display().to_string();
-    let settings = tempfile::NamedTempFile::new()?;
-    std::fs::write(
-        settings.path(),
-        format!(
-            "[tenants.demo]\nauth = \"open\"\n\
-             [tenants.demo.backends.long]\nkind = \"stdio\"\ncommand = \"{program}\"\nprefix = \"{long}\"\n\
-             [tenants.demo.backends.dead]\nkind = \"stdio\"\ncommand = \"false\"\n"
-        ),
-    )?;
-    let mut command = std::process::Command::new(tools::built("roundhouse"));
-    let output = command.args(["check", "--start"]).arg(settings.path()).output()?;
-    let text = String::from_utf8(output.stdout)?;
+    let text = checked(&format!(
+        "[tenants.demo]\nauth = \"open\"\n\
+         [tenants.demo.backends.long]\nkind = \"stdio\"\ncommand = \"{program}\"\nprefix = \"{long}\"\n\
+         [tenants.demo.backends.dead]\nkind = \"stdio\"\ncommand = \"false\"\n"
+    ))
+    .await?;
     ensure!(text.contains("tenant demo: `dead`: not available: "), "{text}");
     ensure!(text.contains(&format!("{long}__rh_echo")), "{text}");
     Ok(())
@@ -327,23 +330,17 @@ async fn a_check_with_start_names_what_is_missing() -> Result<()> {
 #[tokio::test]
 async fn a_check_with_start_waits_for_servers_that_sessions_do_not_wait_for() -> Result<()> {
     let program = tools::built("everything").display().to_string();
-    let settings = tempfile::NamedTempFile::new()?;
     // A catalog answers after ten seconds without the servers that are still starting.
-    std::fs::write(
-        settings.path(),
-        format!(
-            "[tenants.demo]\nauth = \"open\"\n\
-             [tenants.demo.backends.own]\nkind = \"native\"\nname = \"everything\"\n\
-             [tenants.demo.backends.slow]\nkind = \"stdio\"\ncommand = \"sh\"\n\
-             args = [\"-c\", \"sleep 11; exec {program}\"]\n\
-             [tenants.demo.backends.soon]\nkind = \"stdio\"\ncommand = \"{program}\"\nstart_secs = 5\n\
-             [tenants.demo.backends.stuck]\nkind = \"stdio\"\ncommand = \"sleep\"\nargs = [\"99\"]\n\
-             start_secs = 2\n"
-        ),
-    )?;
-    let mut command = tokio::process::Command::new(tools::built("roundhouse"));
-    let output = command.args(["check", "--start"]).arg(settings.path()).output().await?;
-    let text = String::from_utf8(output.stdout)?;
+    let text = checked(&format!(
+        "[tenants.demo]\nauth = \"open\"\n\
+         [tenants.demo.backends.own]\nkind = \"native\"\nname = \"everything\"\n\
+         [tenants.demo.backends.slow]\nkind = \"stdio\"\ncommand = \"sh\"\n\
+         args = [\"-c\", \"sleep 11; exec {program}\"]\n\
+         [tenants.demo.backends.soon]\nkind = \"stdio\"\ncommand = \"{program}\"\nstart_secs = 5\n\
+         [tenants.demo.backends.stuck]\nkind = \"stdio\"\ncommand = \"sleep\"\nargs = [\"99\"]\n\
+         start_secs = 2\n"
+    ))
+    .await?;
     for tool in ["own__rh_echo", "slow__rh_echo", "soon__rh_echo"] {
         ensure!(text.contains(tool), "{tool}: {text}");
     }

@@ -141,7 +141,7 @@ impl<'a> FrontRequest<'a> {
     pub(crate) async fn dispatch(
         &mut self,
         ticket: Option<Ticket>,
-        send: impl FnOnce() -> ReplyStream + Send + 'static,
+        send: impl FnOnce() -> ReplyStream + 'static,
     ) -> Result<ReplyStream, Refused> {
         match (self.exchange.audited(), ticket) {
             (None, _) => Ok(send()),

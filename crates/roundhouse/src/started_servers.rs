@@ -105,18 +105,15 @@ impl<'a> Skipped<'a> {
 
 /// How long a start of the tenant's slowest server may take, and the key of that setting.
 pub(crate) fn start_secs(settings: &Settings, tenant: &str) -> (u64, String) {
-    let of_all = settings.sessions.session.start_secs;
+    let of_all = || (settings.sessions.session.start_secs, "sessions.start_secs".to_owned());
     let backends = settings.tenants.get(tenant).into_iter().flat_map(|t| &t.backends);
     let of_each = backends.map(|(name, backend)| match backend {
-        BackendSettings::Stdio(stdio) => match stdio.program.start_secs {
-            Some(own) => (own, format!("tenants.{tenant}.backends.{name}.start_secs")),
-            None => (of_all, "sessions.start_secs".to_owned()),
-        },
-        BackendSettings::Http(_) | BackendSettings::Native(_) => {
-            (of_all, "sessions.start_secs".to_owned())
-        }
+        BackendSettings::Stdio(stdio) => stdio.program.start_secs.map_or_else(of_all, |own| {
+            (own, format!("tenants.{tenant}.backends.{name}.start_secs"))
+        }),
+        BackendSettings::Http(_) | BackendSettings::Native(_) => of_all(),
     });
-    let (secs, key) = of_each.max().unwrap_or((of_all, "sessions.start_secs".to_owned()));
+    let (secs, key) = of_each.max().unwrap_or_else(of_all);
     (secs.max(1), key)
 }
 
