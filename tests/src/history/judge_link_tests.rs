@@ -74,6 +74,30 @@ fn an_error_may_come_where_a_stopped_node_ran_again_and_had_not_read_the_end_of_
     check_entries(&late, &["error"]);
 }
 
+#[test]
+fn a_question_may_come_on_the_get_stream_where_the_link_broke_before_its_call_had_a_stream() {
+    let asks = What::Sent { key: "a".into(), asked: Asked { asks: true, count: 0, ..COUNTED } };
+    let question = |on: &str, id: &str| What::Event {
+        on: on.into(),
+        id: Some(id.into()),
+        content: Content::Question { of: "a".into(), id: id.into() },
+    };
+    let listens = || What::Listens { on: "l".into(), node: 0 };
+    let seen = |stopped_ms, own: Option<What>| {
+        let begun = [listens(), asks.clone()].into_iter().chain(own);
+        let stop = [fault(1, "SIGSTOP", 9), fault(1, "SIGCONT", 9), question("l", "0.x-1")];
+        let mut lines = history(begun.chain(stop).chain([final_response("1.x-9"), ran("a", 9)]));
+        let continued = lines.len() - 4;
+        pass(&mut lines, continued, stopped_ms);
+        lines
+    };
+    check_entries(&seen(700, None), &[]);
+    // Too short to break a link.
+    check_entries(&seen(500, None), &["wrong stream"]);
+    // The call had a stream.
+    check_entries(&seen(700, Some(question("a", "1.x-2"))), &["wrong stream"]);
+}
+
 /// A call ends in an error with this text, before or while a server of a catalog ends.
 fn failed_with(text: &str, meanwhile: impl IntoIterator<Item = What>) -> Vec<What> {
     let mut lines = vec![sent("a"), progress("1.x-2", 1), ran("a", 9)];

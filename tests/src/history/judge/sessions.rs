@@ -21,6 +21,8 @@ struct Session<'a> {
     /// The times when calls that announce a change were sent, and when their result came.
     announced: Vec<(u64, u64)>,
     pending: BTreeMap<&'a Key, u64>,
+    /// When the calls that ask and have no stream yet were sent.
+    asking: BTreeMap<&'a str, u64>,
     /// A call without a result may still run.
     has_orphan: bool,
     /// The time of its deletion, if that is certain.
@@ -70,9 +72,16 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
             What::Event { on, content, .. } if session.listener == Some(on) => {
                 // A log line and a question name no request. They come here if two requests run because
                 // the client waits for one of them no more, and log lines also after their call's result.
+                // A question also comes here if the link to the owner broke before its call had a stream:
+                // the call has no connection then, until the ingress sends it again.
                 let is_due = match content {
                     Content::Log { .. } | Content::Other(_) => true,
-                    Content::Question { .. } => session.has_orphan,
+                    Content::Question { of, .. } => {
+                        let sent = session.asking.get(of.as_str());
+                        let has_lost_link =
+                            sent.is_some_and(|sent| faults.lost_link(*sent, entry.at));
+                        session.has_orphan || has_lost_link
+                    }
                     Content::Progress { .. } => false,
                 };
                 if !is_due {
@@ -82,8 +91,14 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                     session.heard.push(entry.at);
                 }
             }
-            What::Sent { key, asked } if asked.announces => {
-                session.pending.insert(key, entry.at);
+            What::Event { on, .. } => _ = session.asking.remove(on.as_str()),
+            What::Sent { key, asked } => {
+                if asked.announces {
+                    session.pending.insert(key, entry.at);
+                }
+                if asked.asks {
+                    session.asking.insert(key, entry.at);
+                }
             }
             What::FinalResponse { on, is_error: false, .. } => {
                 let sent = session.pending.remove(on);
