@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
@@ -157,36 +156,52 @@ pub struct Origin<'a> {
     pub endpoint: Option<&'a str>,
 }
 
-/// The text of an [`Origin`] in records. Cheap to clone.
-#[derive(Clone)]
-pub struct KnownOrigin {
-    /// What decides the text, and the text.
-    pub(crate) bytes: Arc<[u8]>,
-    /// Where the text begins.
-    text_at: usize,
+/// The client of a session, the session, and the endpoint. What follows from these is made once for many records.
+#[derive(Clone, Copy)]
+pub struct SessionOrigin<'a> {
+    /// The whole id. Records have its digest.
+    pub session: &'a str,
+    /// The name of the client.
+    pub client: &'a str,
+    /// The endpoint of the request.
+    pub endpoint: &'static str,
+    /// What a name says: the principal, the issuer and the subject.
+    pub of_client: fn(&str) -> Origin<'_>,
 }
 
-impl KnownOrigin {
-    /// Makes the text, which this decides.
-    pub(crate) fn new(key: &[&str], origin: &Origin<'_>) -> Self {
-        let key = key.concat();
-        let text = line::origin(origin);
-        Self { bytes: [key.as_bytes(), &text].concat().into(), text_at: key.len() }
-    }
-
-    pub(crate) fn key(&self) -> &[u8] {
-        &self.bytes[..self.text_at]
-    }
-
-    pub(crate) fn text(&self) -> &[u8] {
-        &self.bytes[self.text_at..]
+impl SessionOrigin<'_> {
+    /// The same as a record has it.
+    pub(crate) fn parts(&self) -> Origin<'_> {
+        let (session, endpoint) = (Some(SessionDigest::of(self.session)), Some(self.endpoint));
+        Origin { session, endpoint, ..(self.of_client)(self.client) }
     }
 }
 
-/// Without the key: it has a whole session id.
-impl fmt::Debug for KnownOrigin {
+/// As records have it: without the session's id.
+impl fmt::Debug for SessionOrigin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.text()))
+        self.parts().fmt(f)
+    }
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum OriginSource<'a> {
+    /// From a client, as far as it is known.
+    Parts(Origin<'a>),
+    /// From the client of a session.
+    Session(SessionOrigin<'a>),
+}
+
+impl Default for OriginSource<'_> {
+    fn default() -> Self {
+        Self::Parts(Origin::default())
+    }
+}
+
+impl<'a> From<Origin<'a>> for OriginSource<'a> {
+    fn from(origin: Origin<'a>) -> Self {
+        Self::Parts(origin)
     }
 }
 
@@ -199,9 +214,7 @@ pub struct Entry<'a> {
     /// Joins the two records of a call.
     pub call: Option<CallId>,
     /// Where the request comes from.
-    pub origin: Origin<'a>,
-    /// The same, in place of `origin`, if its text was made before.
-    pub known_origin: Option<&'a KnownOrigin>,
+    pub origin: OriginSource<'a>,
     /// The JSON-RPC id of the request.
     pub request: Option<RequestName<'a>>,
     /// The method of the message.
@@ -247,7 +260,7 @@ mod tests {
         for (number, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, number);
             let mut line = Vec::new();
-            line::write(&mut line, kind, b"", &Entry::default());
+            line::write(&mut line, kind, b"", None, &Entry::default());
             let expected = format!(",\"kind\":\"{}\"}}\n", kind.as_str());
             assert_eq!(str::from_utf8(&line), Ok(&*expected));
         }

@@ -26,8 +26,8 @@ mod writer;
 mod written;
 
 pub use entry::{
-    CallId, Entry, FIELD_BYTES_MAX, FieldValue, Kind, KnownOrigin, Origin, RequestName,
-    SessionDigest,
+    CallId, Entry, FIELD_BYTES_MAX, FieldValue, Kind, Origin, OriginSource, RequestName,
+    SessionDigest, SessionOrigin,
 };
 pub use metrics::register_metrics;
 pub use queue::Full;

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::entry::{Entry, FIELD_BYTES_MAX, FieldValue, Kind, Origin, RequestName};
+use crate::entry::{Entry, FIELD_BYTES_MAX, FieldValue, Kind, Origin, OriginSource, RequestName};
 
 /// The greatest length of a name of a tool, a prompt, a resource or a method, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -33,8 +33,15 @@ pub(crate) fn origin(origin: &Origin<'_>) -> Box<[u8]> {
     text.into()
 }
 
-/// Appends what follows the time: all that is known, and the end of the line.
-pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'_>) {
+/// Appends what follows the time: all that is known, and the end of the line. `known_origin` is the text of the origin
+/// of a session.
+pub(crate) fn write(
+    out: &mut Vec<u8>,
+    kind: Kind,
+    place: &[u8],
+    known_origin: Option<&[u8]>,
+    entry: &Entry<'_>,
+) {
     let mut line = Line { out };
     line.kind(kind);
     if let Some(call) = &entry.call {
@@ -43,9 +50,10 @@ pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'
         line.raw(b"\"");
     }
     line.raw(place);
-    match &entry.known_origin {
-        Some(known) => line.raw(known.text()),
-        None => line.origin(&entry.origin),
+    match (known_origin, &entry.origin) {
+        (Some(known), _) => line.raw(known),
+        (None, OriginSource::Parts(origin)) => line.origin(origin),
+        (None, OriginSource::Session(origin)) => line.origin(&origin.parts()),
     }
     match entry.request {
         Some(RequestName::Number(number)) => {
@@ -53,9 +61,7 @@ pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'
             line.decimal(number);
             line.raw(b"\"");
         }
-        Some(RequestName::Text(text)) => {
-            line.text(",\"request\":", Some(text), REQUEST_BYTES_MAX);
-        }
+        Some(RequestName::Text(text)) => line.member(",\"request\":", text, REQUEST_BYTES_MAX),
         None => {}
     }
     line.text(",\"method\":", entry.method, NAME_BYTES_MAX);
@@ -66,18 +72,19 @@ pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'
         line.quoted(name, NAME_BYTES_MAX);
     }
     if entry.is_ambiguous {
-        line.raw(b",\"ambiguous\":true");
+        line.ambiguous();
     }
-    line.fields(entry.fields);
-    line.text(",\"action\":", entry.action, NAME_BYTES_MAX);
-    line.text(",\"by\":", entry.by, PRINCIPAL_BYTES_MAX);
-    line.text(",\"target\":", entry.target, NAME_BYTES_MAX);
+    if !entry.fields.is_empty() {
+        line.fields(entry.fields);
+    }
+    line.rare_text(",\"action\":", entry.action, NAME_BYTES_MAX);
+    line.rare_text(",\"by\":", entry.by, PRINCIPAL_BYTES_MAX);
+    line.rare_text(",\"target\":", entry.target, NAME_BYTES_MAX);
     line.text(",\"outcome\":", entry.outcome, NAME_BYTES_MAX);
-    line.text(",\"reason\":", entry.reason, NAME_BYTES_MAX);
+    line.rare_text(",\"reason\":", entry.reason, NAME_BYTES_MAX);
     line.number(b",\"status\":", entry.status.map(u64::from));
     if let Some(code) = entry.code {
-        line.raw(b",\"code\":");
-        line.decimal(code);
+        line.code(code);
     }
     if let Some(duration) = entry.duration {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
@@ -89,8 +96,10 @@ pub(crate) fn write(out: &mut Vec<u8>, kind: Kind, place: &[u8], entry: &Entry<'
     }
     line.number(b",\"bytes_in\":", entry.bytes_in);
     line.number(b",\"bytes_out\":", entry.bytes_out);
-    line.number(b",\"count\":", entry.count);
-    line.text(",\"trace\":", entry.trace, REQUEST_BYTES_MAX);
+    if let Some(count) = entry.count {
+        line.count(count);
+    }
+    line.rare_text(",\"trace\":", entry.trace, REQUEST_BYTES_MAX);
     line.raw(b"}\n");
 }
 
@@ -129,6 +138,40 @@ impl Line<'_> {
         self.quoted(text, bytes_max);
     }
 
+    /// The same for a text that few records have.
+    #[inline(always)]
+    fn rare_text(&mut self, key: &'static str, text: Option<&str>, bytes_max: usize) {
+        if let Some(text) = text {
+            self.member(key, text, bytes_max);
+        }
+    }
+
+    /// Not inlined, like the members that few records have: the record of a call is made between code of other kinds,
+    /// so each line of memory with code that is jumped over is one more to wait for.
+    #[cold]
+    fn member(&mut self, key: &'static str, text: &str, bytes_max: usize) {
+        self.raw(key.as_bytes());
+        self.quoted(text, bytes_max);
+    }
+
+    #[cold]
+    fn ambiguous(&mut self) {
+        self.raw(b",\"ambiguous\":true");
+    }
+
+    #[cold]
+    fn code(&mut self, code: i32) {
+        self.raw(b",\"code\":");
+        self.decimal(code);
+    }
+
+    #[cold]
+    fn count(&mut self, count: u64) {
+        self.raw(b",\"count\":");
+        self.decimal(count);
+    }
+
+    #[cold]
     fn origin(&mut self, origin: &Origin<'_>) {
         self.text(",\"principal\":", origin.principal, NAME_BYTES_MAX);
         self.text(",\"issuer\":", origin.issuer, PRINCIPAL_BYTES_MAX);
@@ -183,10 +226,8 @@ impl Line<'_> {
         self.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 
+    #[cold]
     fn fields(&mut self, fields: &[(&str, FieldValue<'_>)]) {
-        if fields.is_empty() {
-            return;
-        }
         self.raw(b",\"fields\":{");
         for (index, (path, value)) in fields.iter().enumerate() {
             if index > 0 {
@@ -287,12 +328,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::entry::KnownOrigin;
-    use crate::{CallId, SessionDigest};
+    use crate::{CallId, SessionDigest, SessionOrigin};
 
     fn line(kind: Kind, entry: &Entry<'_>) -> String {
         let mut out = b"{\"time\":\"t\"".to_vec();
-        write(&mut out, kind, &place("n1", Some("acme")), entry);
+        write(&mut out, kind, &place("n1", Some("acme")), None, entry);
         String::from_utf8(out).unwrap()
     }
 
@@ -306,7 +346,8 @@ mod tests {
                 subject: Some("ada"),
                 session: Some(SessionDigest(1)),
                 endpoint: Some("mcp"),
-            },
+            }
+            .into(),
             request: Some(RequestName::Number(7)),
             method: Some("tools/call"),
             about: Some(("tool", "echo")),
@@ -349,7 +390,7 @@ mod tests {
         let hostile = "a\"\\\n\r\u{0}\u{1b}[2J\u{7f}\u{85}\u{202e}\u{2028}\u{feff}\u{e0001}ä字 \",\"kind\":\"x";
         let fields = [("p", FieldValue::Text(hostile.into()))];
         let entry = Entry {
-            origin: Origin { subject: Some(hostile), ..Origin::default() },
+            origin: Origin { subject: Some(hostile), ..Origin::default() }.into(),
             request: Some(RequestName::Text(hostile)),
             about: Some(("tool", hostile)),
             fields: &fields,
@@ -399,21 +440,22 @@ mod tests {
     }
 
     #[test]
-    fn a_known_origin_is_written_as_its_parts_are() {
-        let origin = Origin {
-            principal: Some("subject"),
-            subject: Some("a\"b"),
-            session: Some(SessionDigest(7)),
-            endpoint: Some("mcp"),
-            ..Origin::default()
+    fn the_origin_of_a_session_is_written_as_its_parts_are() {
+        let session = SessionOrigin {
+            session: "0123456789abcdef",
+            client: "a\"b",
+            endpoint: "mcp",
+            of_client: |name| Origin { subject: Some(name), ..Origin::default() },
         };
-        let known = KnownOrigin::new(&[], &origin);
         let request = Some(RequestName::Number(-7));
-        let parts = Entry { origin, request, ..Entry::default() };
-        let known = Entry { known_origin: Some(&known), request, ..Entry::default() };
-        assert_eq!(line(Kind::Begin, &parts), line(Kind::Begin, &known));
-        assert!(line(Kind::Begin, &known).contains("\"subject\":\"a\\\"b\""));
-        assert!(line(Kind::Begin, &known).contains("\"request\":\"-7\""));
+        let entry = |origin| Entry { origin, request, ..Entry::default() };
+        let parts = entry(OriginSource::Parts(session.parts()));
+        let session = entry(OriginSource::Session(session));
+        assert_eq!(line(Kind::Begin, &parts), line(Kind::Begin, &session));
+        let line = line(Kind::Begin, &session);
+        assert!(line.contains("\"subject\":\"a\\\"b\",\"session\":\"9f9f5111f7b27a78\""), "{line}");
+        assert!(line.contains("\"request\":\"-7\""), "{line}");
+        assert!(!format!("{session:?}").contains("0123456789abcdef"));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use tick::Deferred;
 use crate::WhenFull;
 use crate::bounds::{Amount, Share};
 use crate::clock::Clock;
-use crate::entry::{CallId, Entry, Kind, KnownOrigin, Origin};
-use crate::known_origins::{KnownOrigins, OriginKey};
+use crate::entry::{CallId, Entry, Kind, OriginSource};
+use crate::known_origins::KnownOrigins;
 use crate::line;
 use crate::metrics::RECORDS;
 use crate::output::Rest;
@@ -48,7 +48,6 @@ pub(crate) struct Queue {
     written: AtomicU64,
     /// The calls that have an id.
     calls: AtomicU64,
-    origins: Mutex<KnownOrigins>,
     pending: Mutex<Pending>,
 }
 
@@ -72,6 +71,7 @@ struct Pending {
     /// The positions of the tenants with records in the batch.
     touched: Vec<usize>,
     waiters: Waiters,
+    origins: KnownOrigins,
     /// The number of the last batch with records for which calls wait that the writer has or is to write.
     left_to_writer: u64,
     clock: Clock,
@@ -134,7 +134,6 @@ impl Queue {
             number_in_process: QUEUES.fetch_add(1, Ordering::Relaxed),
             written: AtomicU64::default(),
             calls: AtomicU64::default(),
-            origins: Mutex::default(),
             pending: Mutex::default(),
         })
     }
@@ -158,15 +157,6 @@ impl Queue {
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let of_process = (self.number << CALL_BITS) | (call & ((1 << CALL_BITS) - 1));
         CallId::within(&self.shared.process, of_process)
-    }
-
-    /// The text of an origin. It is made if the thread has not recorded it lately.
-    pub(crate) fn origin<'a>(
-        &self,
-        key: OriginKey<'_>,
-        origin: impl FnOnce() -> Origin<'a>,
-    ) -> KnownOrigin {
-        lock(&self.origins).find(key, origin)
     }
 
     /// The share of a tenant.
@@ -203,10 +193,14 @@ impl Queue {
         let of_tick = if kind.is_waited_for() { pending.tick_at } else { None };
         let at = entry.at.or(of_tick).unwrap_or_else(Instant::now);
         pending.tick_at = pending.tick_at.map(|tick_at| tick_at.max(at));
-        let Pending { batch, clock, slots, touched, .. } = &mut *pending;
+        let Pending { batch, clock, slots, touched, origins, .. } = &mut *pending;
         let before = batch.bytes.len();
         clock.write(&mut batch.bytes, at);
-        line::write(&mut batch.bytes, kind, &slots[position].place, entry);
+        let known_origin = match &entry.origin {
+            OriginSource::Session(origin) => Some(origins.find(origin)),
+            OriginSource::Parts(_) => None,
+        };
+        line::write(&mut batch.bytes, kind, &slots[position].place, known_origin, entry);
         let added = Amount::one(batch.bytes.len() - before);
         batch.total.add(added);
         batch.kinds[kind as usize] += 1;

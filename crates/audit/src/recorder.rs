@@ -8,8 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use telemetry::{Readiness, TenantLabels};
 
 use crate::bounds::Limited;
-use crate::entry::{CallId, Entry, Kind, KnownOrigin, Origin};
-use crate::known_origins::OriginKey;
+use crate::entry::{CallId, Entry, Kind};
 use crate::metrics::LeftOut;
 use crate::queue::{Full, Queue};
 use crate::shared::Shared;
@@ -131,19 +130,6 @@ impl Recorder {
     /// An id for a call.
     pub fn next_call(&self) -> CallId {
         self.0.as_ref().map_or(CallId::new(0, 0), |queue| queue.next_call())
-    }
-
-    /// The text of the origin of requests of this session and client at an endpoint. `origin` is called if
-    /// the thread has recorded none of them lately. `None`: the log is off.
-    pub fn origin<'a>(
-        &self,
-        session: &str,
-        client: &str,
-        endpoint: &'static str,
-        origin: impl FnOnce() -> Origin<'a>,
-    ) -> Option<KnownOrigin> {
-        let key = OriginKey { session, client, endpoint };
-        self.0.as_ref().map(|queue| queue.origin(key, origin))
     }
 
     /// Records a call that is about to be dispatched: do so when [`Recorder::outcome`] lets it go on,

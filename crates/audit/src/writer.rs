@@ -183,7 +183,7 @@ impl Writer<'_> {
                 clock.write(&mut lines, Instant::now());
                 let tenant = Some(&*share.tenant).filter(|tenant| !tenant.is_empty());
                 let place = line::place(&self.shared.node, tenant);
-                line::write(&mut lines, Kind::LeftOut, &place, &entry);
+                line::write(&mut lines, Kind::LeftOut, &place, None, &entry);
                 records += 1;
             }
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use actors::ShortId;
-use audit::{Entry, Held, Origin, Recorder, SessionDigest};
+use audit::{Entry, Held, Origin, OriginSource, Recorder, SessionDigest};
 
 use crate::admin_revocations::{Changed, Wanted};
 use crate::audit_reading::who;
@@ -123,9 +123,9 @@ impl OperatorRecords {
         }
         self.perform_records();
         let tenant: &Arc<str> = &wanted.tenant.as_deref().unwrap_or_default().into();
-        let record = |(principal, issuer, subject)| async move {
-            let origin = Origin { principal, issuer, subject, ..Origin::default() };
-            let (by, outcome) = (Some(&*operator.credential), Some(outcome));
+        let record = |origin| async move {
+            let (by, origin, outcome) =
+                (Some(&*operator.credential), OriginSource::Parts(origin), Some(outcome));
             let entry = Entry { action: Some(action), by, origin, outcome, ..Entry::default() };
             // An error: it is done, and the log has it.
             let _ = self.recorder.revoked(tenant, &entry).await;
@@ -134,10 +134,11 @@ impl OperatorRecords {
         if changed.is_empty() {
             let kind = if wanted.client.is_some() { "client" } else { "subject" };
             let name = wanted.subject.as_deref().or(wanted.client.as_deref());
-            record((Some(kind), wanted.issuer.as_deref(), name)).await;
+            let (principal, issuer) = (Some(kind), wanted.issuer.as_deref());
+            record(Origin { principal, issuer, subject: name, ..Origin::default() }).await;
         }
         for principal in changed {
-            record(who(principal)).await;
+            record(who(principal.name())).await;
         }
     }
 
@@ -155,7 +156,7 @@ impl OperatorRecords {
         let (by, target) = (Some(&*operator.credential), Some(target));
         let session = session.map(|session| SessionDigest::of_number(session.number()));
         let principal = subject.map(|_| "subject");
-        let origin = Origin { session, principal, subject, ..Origin::default() };
+        let origin = Origin { session, principal, subject, ..Origin::default() }.into();
         let entry = Entry { action: Some(action), by, target, outcome, origin, ..Entry::default() };
         self.recorder.admin(tenant, &entry).await
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use audit::{FieldValue, RequestName};
+use audit::{FieldValue, Origin, RequestName};
 use protocol::glance::{self, Kind};
 use protocol::{About, Message, Method, Notification, Request, RequestId, payload};
 use telemetry::{Outcome, TraceId};
@@ -64,24 +64,21 @@ pub(crate) enum RefusalCause {
 }
 
 /// The kind of a principal's name, its issuer, and the name. `identity` and `tenants` make these names.
-pub(crate) fn who(principal: &Principal) -> (Option<&'static str>, Option<&str>, Option<&str>) {
-    let name = principal.name();
-    let of_issuer = |kind, rest: &'_ str| {
-        // No URL has a space.
-        rest.find(' ').map(|at| (kind, at))
-    };
+pub(crate) fn who(name: &str) -> Origin<'_> {
     for (prefix, kind) in [("sub:", "subject"), ("client:", "client")] {
+        // No URL has a space.
         if let Some(rest) = name.strip_prefix(prefix)
-            && let Some((kind, at)) = of_issuer(kind, rest)
+            && let Some((issuer, subject)) = rest.split_once(' ')
         {
-            return (Some(kind), Some(&rest[..at]), Some(&rest[at + 1..]));
+            let (issuer, subject) = (Some(issuer), Some(subject));
+            return Origin { principal: Some(kind), issuer, subject, ..Origin::default() };
         }
     }
-    match name.strip_prefix("key:") {
-        Some(subject) => (Some("key"), None, Some(subject)),
-        None if name.is_empty() => (None, None, None),
-        None => (None, None, Some(name)),
-    }
+    let (principal, subject) = match name.strip_prefix("key:") {
+        Some(subject) => (Some("key"), Some(subject)),
+        None => (None, Some(name).filter(|name| !name.is_empty())),
+    };
+    Origin { principal, subject, ..Origin::default() }
 }
 
 /// The trace in a `traceparent` (W3C Trace Context): the second of its parts.
@@ -173,7 +170,9 @@ mod tests {
     #[test]
     fn a_principal_is_a_key_a_subject_or_a_client() {
         let check = |name: &str, kind, issuer, subject| {
-            assert_eq!(who(&Principal::named(name)), (kind, issuer, subject), "{name}");
+            let origin = who(name);
+            let found = (origin.principal, origin.issuer, origin.subject);
+            assert_eq!(found, (kind, issuer, subject), "{name}");
         };
         check("", None, None, None);
         check("key:ada", Some("key"), None, Some("ada"));

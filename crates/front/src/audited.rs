@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actix_http::header::HeaderMap;
-use audit::{CallId, Entry, Full, Held, KnownOrigin, Origin, Recorder, SessionDigest, Ticket};
+use audit::{
+    CallId, Entry, Full, Held, Origin, OriginSource, Recorder, SessionDigest, SessionOrigin, Ticket,
+};
 use bytes::Bytes;
 use protocol::{About, Body as Posted, Message, Method, Rejection, Request, RequestId, SessionId};
 use telemetry::{ExchangeRecord, Outcome, TraceId};
@@ -51,8 +53,6 @@ pub(crate) struct Audited {
     endpoint: &'static str,
     principal: Option<Principal>,
     session: Option<SessionId>,
-    /// The text of the three, once a message is about to be dispatched.
-    known_origin: Option<KnownOrigin>,
     /// The trace of the message, if it is traced.
     trace: Option<Arc<str>>,
     /// The calls with a `begin` and no `end`.
@@ -80,7 +80,6 @@ impl Audited {
             endpoint,
             principal: None,
             session: None,
-            known_origin: None,
             trace: None,
             calls: Calls::None,
             is_dispatched: false,
@@ -94,13 +93,11 @@ impl Audited {
 
     /// Notes the client.
     pub(crate) fn of_principal(&mut self, principal: &Principal) {
-        self.known_origin = None;
         self.principal = Some(principal.clone());
     }
 
     /// Notes the session.
     pub(crate) fn of_session(&mut self, session: &SessionId) {
-        self.known_origin = None;
         self.session = Some(session.clone());
     }
 
@@ -226,7 +223,6 @@ impl Audited {
     ) -> Result<(), Full> {
         let traced = self.trace.clone();
         let trace = traced.as_deref().or_else(|| traceparent.and_then(trace_id));
-        self.find_origin();
         self.posted = None;
         self.is_answered_elsewhere = matches!(dispatched, Dispatched::AnsweredElsewhere(_));
         match dispatched {
@@ -356,27 +352,18 @@ impl Audited {
 
     /// What is known of each record of the exchange.
     fn entry(&self) -> Entry<'_> {
-        let (trace, known_origin) = (self.trace.as_deref(), self.known_origin.as_ref());
-        let origin = match known_origin {
-            Some(_) => Origin::default(),
-            None => self.origin(),
-        };
-        Entry { origin, known_origin, trace, ..Entry::default() }
+        Entry { origin: self.origin(), trace: self.trace.as_deref(), ..Entry::default() }
     }
 
-    fn origin(&self) -> Origin<'_> {
-        let (principal, issuer, subject) = self.principal.as_ref().map(who).unwrap_or_default();
-        let (session, endpoint) = (self.digest(), Some(self.endpoint));
-        Origin { principal, issuer, subject, session, endpoint }
-    }
-
-    /// Finds the text of the origin, which other requests of the session had.
-    fn find_origin(&mut self) {
-        if let (None, Some(session)) = (&self.known_origin, &self.session) {
-            let client = self.principal.as_ref().map(Principal::name).unwrap_or_default();
-            let (recorder, endpoint) = (&self.recorder, self.endpoint);
-            self.known_origin =
-                recorder.origin(session.as_str(), client, endpoint, || self.origin());
+    fn origin(&self) -> OriginSource<'_> {
+        let client = self.principal.as_ref().map(Principal::name).unwrap_or_default();
+        let endpoint = self.endpoint;
+        match &self.session {
+            Some(session) => {
+                let session = session.as_str();
+                OriginSource::Session(SessionOrigin { session, client, endpoint, of_client: who })
+            }
+            None => Origin { endpoint: Some(endpoint), ..who(client) }.into(),
         }
     }
 
@@ -479,7 +466,6 @@ impl Audited {
             tenant: Arc::clone(&self.tenant),
             principal: self.principal.clone(),
             session: self.session.clone(),
-            known_origin: self.known_origin.clone(),
             trace: self.trace.clone(),
             calls: Calls::One(call),
             posted: None,
@@ -556,7 +542,7 @@ impl Audited {
             let entry = Entry {
                 at: Some(now),
                 call: Some(call.call),
-                origin: Origin { session, ..Origin::default() },
+                origin: Origin { session, ..Origin::default() }.into(),
                 outcome: Some(name),
                 status,
                 code,

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use audit::{Audit, Entry, Origin, RequestName, SessionDigest, Settings};
+use audit::{Audit, Entry, Origin, OriginSource, RequestName, SessionOrigin, Settings};
 use bytes::Bytes;
 use protocol::{About, Body, Limits, Message, Request, RequestId};
 
@@ -23,16 +23,20 @@ pub(crate) fn records() -> Box<dyn FnMut()> {
     Box::new(move || {
         let began = Instant::now();
         let about = About::of(black_box(&call));
-        let origin =
-            recorder.origin(black_box(SESSION), "sub:https://issuer.example ada", "mcp", || {
-                let session = Some(SessionDigest::of(SESSION));
-                let (principal, endpoint) = (Some("subject"), Some("mcp"));
-                let (issuer, subject) = (Some("https://issuer.example"), Some("ada"));
-                Origin { principal, issuer, subject, session, endpoint }
-            });
+        let origin = OriginSource::Session(SessionOrigin {
+            session: black_box(SESSION),
+            client: "sub:https://issuer.example ada",
+            endpoint: "mcp",
+            of_client: |_| Origin {
+                principal: Some("subject"),
+                issuer: Some("https://issuer.example"),
+                subject: Some("ada"),
+                ..Origin::default()
+            },
+        });
         let entry = Entry {
             call: Some(recorder.next_call()),
-            known_origin: origin.as_ref(),
+            origin,
             request: match &call.id {
                 RequestId::Number(number) => Some(RequestName::Number(*number)),
                 RequestId::String(text) => Some(RequestName::Text(text)),
