@@ -185,18 +185,15 @@ impl fmt::Debug for SessionOrigin<'_> {
 }
 
 /// Where a request comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub enum OriginSource<'a> {
+    /// Another record has it.
+    #[default]
+    Elsewhere,
     /// From a client, as far as it is known.
     Parts(Origin<'a>),
     /// From the client of a session.
     Session(SessionOrigin<'a>),
-}
-
-impl Default for OriginSource<'_> {
-    fn default() -> Self {
-        Self::Parts(Origin::default())
-    }
 }
 
 impl<'a> From<Origin<'a>> for OriginSource<'a> {

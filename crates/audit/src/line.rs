@@ -33,8 +33,8 @@ pub(crate) fn origin(origin: &Origin<'_>) -> Box<[u8]> {
     text.into()
 }
 
-/// Appends what follows the time: all that is known, and the end of the line. `known_origin` is the text of the origin
-/// of a session.
+/// Appends what follows the time: all that is known, and the end of the line. `known_origin` is the text of the origin,
+/// if that was made before.
 pub(crate) fn write(
     out: &mut Vec<u8>,
     kind: Kind,
@@ -52,6 +52,7 @@ pub(crate) fn write(
     line.raw(place);
     match (known_origin, &entry.origin) {
         (Some(known), _) => line.raw(known),
+        (None, OriginSource::Elsewhere) => {}
         (None, OriginSource::Parts(origin)) => line.origin(origin),
         (None, OriginSource::Session(origin)) => line.origin(&origin.parts()),
     }

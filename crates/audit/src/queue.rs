@@ -197,8 +197,9 @@ impl Queue {
         let before = batch.bytes.len();
         clock.write(&mut batch.bytes, at);
         let known_origin = match &entry.origin {
-            OriginSource::Session(origin) => Some(origins.find(origin)),
-            OriginSource::Parts(_) => None,
+            // A request that is refused can have any id for its session.
+            OriginSource::Session(origin) if kind.is_waited_for() => Some(origins.find(origin)),
+            _ => None,
         };
         line::write(&mut batch.bytes, kind, &slots[position].place, known_origin, entry);
         let added = Amount::one(batch.bytes.len() - before);

@@ -538,11 +538,14 @@ impl Audited {
                 (_, outcome) => (outcome.as_str(), None),
             };
             // A call that opens the session: its `begin` could not name it.
-            let session = if call.opens_session { self.digest() } else { None };
+            let origin = match call.opens_session {
+                true => Origin { session: self.digest(), ..Origin::default() }.into(),
+                false => OriginSource::Elsewhere,
+            };
             let entry = Entry {
                 at: Some(now),
                 call: Some(call.call),
-                origin: Origin { session, ..Origin::default() }.into(),
+                origin,
                 outcome: Some(name),
                 status,
                 code,

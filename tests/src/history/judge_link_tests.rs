@@ -76,26 +76,49 @@ fn an_error_may_come_where_a_stopped_node_ran_again_and_had_not_read_the_end_of_
 
 #[test]
 fn a_question_may_come_on_the_get_stream_where_the_link_broke_before_its_call_had_a_stream() {
-    let asks = What::Sent { key: "a".into(), asked: Asked { asks: true, count: 0, ..COUNTED } };
-    let question = |on: &str, id: &str| What::Event {
-        on: on.into(),
-        id: Some(id.into()),
-        content: Content::Question { of: "a".into(), id: id.into() },
-    };
+    let sent = |asks| What::Sent { key: "a".into(), asked: Asked { asks, count: 0, ..COUNTED } };
     let listens = || What::Listens { on: "l".into(), node: 0 };
-    let seen = |stopped_ms, own: Option<What>| {
-        let begun = [listens(), asks.clone()].into_iter().chain(own);
-        let stop = [fault(1, "SIGSTOP", 9), fault(1, "SIGCONT", 9), question("l", "0.x-1")];
-        let mut lines = history(begun.chain(stop).chain([final_response("1.x-9"), ran("a", 9)]));
-        let continued = lines.len() - 4;
-        pass(&mut lines, continued, stopped_ms);
+    let question_of = |of: &str, on: &str| What::Event {
+        on: on.into(),
+        id: Some(if on == "l" { "0.x-1".into() } else { "1.x-2".into() }),
+        content: Content::Question { of: of.into(), id: "1".into() },
+    };
+    let question = || question_of("a", "l");
+    let stop = || [fault(1, "SIGSTOP", 9), fault(1, "SIGCONT", 9)];
+    let end = || [final_response("1.x-9"), ran("a", 9)];
+    // The node is stopped for so long.
+    let of = |stopped_ms, lines: Vec<What>| {
+        let continued = lines.iter().position(|line| *line == stop()[1]).unwrap_or_default();
+        let mut lines = history([listens()].into_iter().chain(lines));
+        pass(&mut lines, continued + 1, stopped_ms);
         lines
     };
-    check_entries(&seen(700, None), &[]);
+    let asked = || {
+        let lines = [sent(true)].into_iter().chain(stop()).chain([question()]).chain(end());
+        lines.collect::<Vec<_>>()
+    };
+    check_entries(&of(700, asked()), &[]);
     // Too short to break a link.
-    check_entries(&seen(500, None), &["wrong stream"]);
-    // The call had a stream.
-    check_entries(&seen(700, Some(question("a", "1.x-2"))), &["wrong stream"]);
+    check_entries(&of(500, asked()), &["wrong stream"]);
+    // Long after the link was up again.
+    let mut late = of(700, asked());
+    pass(&mut late, 4, 6_000);
+    check_entries(&late, &["wrong stream"]);
+    // The link broke before the call.
+    let mut before =
+        of(700, [stop().to_vec(), vec![sent(true), question()], end().to_vec()].concat());
+    pass(&mut before, 3, 1_000);
+    check_entries(&before, &["wrong stream"]);
+    // The call had a stream, or is no call that asks.
+    let own = [vec![sent(true), question_of("a", "a")], stop().to_vec(), vec![question()]].concat();
+    check_entries(&of(700, [own, end().to_vec()].concat()), &["wrong stream"]);
+    let quiet = [vec![sent(false)], stop().to_vec(), vec![question()], end().to_vec()].concat();
+    check_entries(&of(700, quiet), &["wrong stream"]);
+    let other = [vec![sent(true)], stop().to_vec(), vec![question_of("b", "l")], end().to_vec()];
+    check_entries(&of(700, other.concat()), &["wrong stream"]);
+    // The call had its result.
+    let over = [vec![sent(true)], stop().to_vec(), end().to_vec(), vec![question()]].concat();
+    check_entries(&of(700, over), &["wrong stream"]);
 }
 
 /// A call ends in an error with this text, before or while a server of a catalog ends.

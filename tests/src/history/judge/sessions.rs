@@ -21,7 +21,7 @@ struct Session<'a> {
     /// The times when calls that announce a change were sent, and when their result came.
     announced: Vec<(u64, u64)>,
     pending: BTreeMap<&'a Key, u64>,
-    /// When the calls that ask and have no stream yet were sent.
+    /// When the calls that ask, and have neither a stream nor a response yet, were sent.
     asking: BTreeMap<&'a str, u64>,
     /// A call without a result may still run.
     has_orphan: bool,
@@ -77,9 +77,10 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                 let is_due = match content {
                     Content::Log { .. } | Content::Other(_) => true,
                     Content::Question { of, .. } => {
+                        let earliest = entry.at.saturating_sub(UNDER_WAY_MS);
                         let sent = session.asking.get(of.as_str());
-                        let has_lost_link =
-                            sent.is_some_and(|sent| faults.lost_link(*sent, entry.at));
+                        let has_lost_link = sent
+                            .is_some_and(|sent| faults.lost_link(earliest.max(*sent), entry.at));
                         session.has_orphan || has_lost_link
                     }
                     Content::Progress { .. } => false,
@@ -100,8 +101,9 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                     session.asking.insert(key, entry.at);
                 }
             }
-            What::FinalResponse { on, is_error: false, .. } => {
-                let sent = session.pending.remove(on);
+            What::FinalResponse { on, is_error, .. } => {
+                session.asking.remove(on.as_str());
+                let sent = session.pending.remove(on).filter(|_| !is_error);
                 session.announced.extend(sent.map(|sent| (sent, entry.at)));
             }
             _ => {}
