@@ -11,6 +11,7 @@
 pub(crate) mod cgroup;
 mod child;
 mod children;
+mod core_use;
 mod environment;
 mod in_use;
 mod junk;

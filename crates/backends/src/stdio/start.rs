@@ -204,10 +204,10 @@ impl Starting {
                 None => pending().await,
             }
         };
-        let turn = self.turn.as_ref();
+        let (turn, pid) = (self.turn.as_mut(), self.child.id());
         let turn_over = async {
             match turn {
-                Some(turn) => turn.over().await,
+                Some(turn) => turn.over(pid).await,
                 None => pending().await,
             }
         };

@@ -3,8 +3,9 @@
 //! The beginning of a process takes milliseconds of a core: its guards, its namespaces, its program. With
 //! many of them at once the kernel gives the threads of the node, and the servers of other tenants, a small
 //! part of the machine. So each core has one turn, and tenants get turns one after another. A turn ends when
-//! the server writes its first line, or after [`TURN_MAX`]: a program that needs long to start has that time
-//! for its guards only.
+//! the server writes its first line, or after [`TURN_MIN`]: a program that waits for something has that time
+//! for its guards only. While it computes or waits for a core, its turn goes on up to [`TURN_MAX`]: on a busy
+//! core a guard has done little in [`TURN_MIN`], and each start beside it leaves less to all others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,8 +14,16 @@ use fairness::FairQueue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use super::core_use::wants_core;
+
+/// How long a turn is at least, if the server writes nothing.
+const TURN_MIN: Duration = Duration::from_millis(20);
+
 /// The longest turn.
-const TURN_MAX: Duration = Duration::from_millis(20);
+const TURN_MAX: Duration = Duration::from_millis(100);
+
+/// How often a turn that goes on looks whether the server still wants a core.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The turns of a node.
 pub(super) struct StartTurns(Arc<Mutex<State>>);
@@ -29,7 +38,15 @@ struct State {
 pub(super) struct StartTurn {
     turns: Arc<Mutex<State>>,
     /// `None`: it was not received.
-    until: Option<Instant>,
+    end: Option<End>,
+}
+
+/// When a turn ends.
+#[derive(Clone, Copy)]
+struct End {
+    /// Unless the server wants a core then.
+    next: Instant,
+    latest: Instant,
 }
 
 fn lock(turns: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -61,18 +78,23 @@ impl StartTurns {
         let mut turn = match waits {
             // The queue lives as long as a turn, and each turn goes to the next that waits.
             Some(given) => given.await.expect("a turn comes to each that waits"),
-            None => StartTurn { turns: Arc::clone(&self.0), until: None },
+            None => StartTurn { turns: Arc::clone(&self.0), end: None },
         };
-        turn.until = Some(Instant::now() + TURN_MAX);
+        let now = Instant::now();
+        turn.end = Some(End { next: now + TURN_MIN, latest: now + TURN_MAX });
         turn
     }
 }
 
 impl StartTurn {
-    /// Returns when the turn has lasted long enough.
-    pub(super) async fn over(&self) {
-        if let Some(until) = self.until {
-            sleep_until(until).await;
+    /// Returns when the turn of this process has lasted long enough. Cancel safe.
+    pub(super) async fn over(&mut self, pid: u32) {
+        while let Some(End { next, latest }) = self.end {
+            sleep_until(next).await;
+            if next >= latest || !wants_core(pid) {
+                return;
+            }
+            self.end = Some(End { next: (Instant::now() + LOOK).min(latest), latest });
         }
     }
 }
@@ -86,7 +108,7 @@ impl Drop for StartTurn {
             }
             drop(state);
             // If the receiver goes away now, the turn is dropped where it was sent, and goes to the next.
-            let _unneeded = next.send(Self { turns: Arc::clone(&self.turns), until: None });
+            let _unneeded = next.send(Self { turns: Arc::clone(&self.turns), end: None });
             return;
         }
         state.free += 1;
@@ -95,6 +117,8 @@ impl Drop for StartTurn {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -123,11 +147,29 @@ mod tests {
         assert!(turns.take(&a).now_or_never().is_some());
     }
 
-    #[tokio::test]
-    async fn a_turn_is_over_after_a_while() {
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_goes_on_while_the_server_wants_a_core() {
         let turns = StartTurns::new(1);
-        let (turn, begun) = (turns.take(&"a".into()).await, Instant::now());
-        turn.over().await;
-        assert!(begun.elapsed() >= TURN_MAX - Duration::from_millis(1));
+        for (script, lasts) in [("read line", TURN_MIN), ("while :; do :; done", TURN_MAX)] {
+            let mut command = Command::new("sh");
+            let mut server = command.args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+            let wants = lasts == TURN_MAX;
+            let waiting = std::time::Instant::now();
+            while wants_core(server.id()) != wants || waiting.elapsed() < Duration::from_millis(200)
+            {
+                assert!(waiting.elapsed() < Duration::from_secs(20), "{script}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let (mut turn, begun) = (turns.take(&"a".into()).await, Instant::now());
+            turn.over(server.id()).await;
+            // Timers count whole milliseconds.
+            let took = begun.elapsed();
+            assert!(
+                (lasts..lasts + Duration::from_millis(3)).contains(&took),
+                "{script}: {took:?}"
+            );
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
     }
 }
