@@ -197,7 +197,7 @@ impl Queue {
         let before = batch.bytes.len();
         clock.write(&mut batch.bytes, at);
         let known_origin = match &entry.origin {
-            // A request that is refused can have any id for its session.
+            // A request that is refused takes no place: its session can be any id.
             OriginSource::Session(origin) if kind.is_waited_for() => Some(origins.find(origin)),
             _ => None,
         };

@@ -208,7 +208,7 @@ impl Children {
         settings: &StdioSettings,
         protections: &Protections,
     ) -> io::Result<(Child, StartTurn)> {
-        let turn = self.0.turns.take(permit.of_tenant.share().tenant()).await;
+        let mut turn = self.0.turns.take(permit.of_tenant.share().tenant()).await;
         let (reply, started) = oneshot::channel();
         let mark = format!(
             "{}.{}.{}",
@@ -222,7 +222,9 @@ impl Children {
         let start = Start { permit, command, mark, bounds, cgroup, reply };
         self.send(ThreadTask::Start(Box::new(start)))?;
         let gone = || io::Error::other("the starting thread is gone");
-        Ok((started.await.unwrap_or_else(|_| Err(gone()))?, turn))
+        let child = started.await.unwrap_or_else(|_| Err(gone()))?;
+        turn.begin();
+        Ok((child, turn))
     }
 
     pub(super) fn is_guarded(&self) -> bool {

@@ -37,7 +37,7 @@ struct State {
 /// Permits the beginning of one process, until it is dropped.
 pub(super) struct StartTurn {
     turns: Arc<Mutex<State>>,
-    /// `None`: it was not received.
+    /// `None`: it has not begun.
     end: Option<End>,
 }
 
@@ -75,18 +75,21 @@ impl StartTurns {
                 }
             }
         };
-        let mut turn = match waits {
+        match waits {
             // The queue lives as long as a turn, and each turn goes to the next that waits.
             Some(given) => given.await.expect("a turn comes to each that waits"),
             None => StartTurn { turns: Arc::clone(&self.0), end: None },
-        };
-        let now = Instant::now();
-        turn.end = Some(End { next: now + TURN_MIN, latest: now + TURN_MAX });
-        turn
+        }
     }
 }
 
 impl StartTurn {
+    /// The process was started: its time begins.
+    pub(super) fn begin(&mut self) {
+        let now = Instant::now();
+        self.end = Some(End { next: now + TURN_MIN, latest: now + TURN_MAX });
+    }
+
     /// Returns when the turn of this process has lasted long enough. Cancel safe.
     pub(super) async fn over(&mut self, pid: u32) {
         while let Some(End { next, latest }) = self.end {
@@ -117,10 +120,9 @@ impl Drop for StartTurn {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use futures_util::FutureExt as _;
 
+    use super::super::core_use::tests::{COMPUTES, Script};
     use super::*;
 
     #[tokio::test]
@@ -147,29 +149,37 @@ mod tests {
         assert!(turns.take(&a).now_or_never().is_some());
     }
 
+    /// How long the turn of a server lasts that runs this script, and computes for 45 ms at most. Timers count whole
+    /// milliseconds.
+    async fn length_for(script: &str, stops: bool) -> Duration {
+        let mut server = Script::start(script);
+        server.wait_for(script == COMPUTES);
+        let mut turn = StartTurns::new(1).take(&"a".into()).await;
+        // Until the process is there, its time does not pass.
+        tokio::time::sleep(TURN_MAX).await;
+        let begun = Instant::now();
+        turn.begin();
+        tokio::select! {
+            () = turn.over(server.pid()) => return begun.elapsed(),
+            () = tokio::time::sleep(Duration::from_millis(45)) => {}
+        }
+        if stops {
+            server.stop_computing();
+            server.wait_for(false);
+        }
+        turn.over(server.pid()).await;
+        begun.elapsed()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_turn_goes_on_while_the_server_wants_a_core() {
-        let turns = StartTurns::new(1);
-        for (script, lasts) in [("read line", TURN_MIN), ("while :; do :; done", TURN_MAX)] {
-            let mut command = Command::new("sh");
-            let mut server = command.args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
-            let wants = lasts == TURN_MAX;
-            let waiting = std::time::Instant::now();
-            while wants_core(server.id()) != wants || waiting.elapsed() < Duration::from_millis(200)
-            {
-                assert!(waiting.elapsed() < Duration::from_secs(20), "{script}");
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            let (mut turn, begun) = (turns.take(&"a".into()).await, Instant::now());
-            turn.over(server.id()).await;
-            // Timers count whole milliseconds.
-            let took = begun.elapsed();
-            assert!(
-                (lasts..lasts + Duration::from_millis(3)).contains(&took),
-                "{script}: {took:?}"
-            );
-            server.kill().unwrap();
-            server.wait().unwrap();
+        for (script, stops, least) in [
+            ("read line", false, TURN_MIN),
+            (COMPUTES, true, Duration::from_millis(45)),
+            (COMPUTES, false, TURN_MAX),
+        ] {
+            let took = length_for(script, stops).await;
+            assert!((least..least + LOOK).contains(&took), "{script}, {stops}: {took:?}");
         }
     }
 }
