@@ -82,7 +82,6 @@ impl Known {
     fn is(&self, hash: u64, origin: &SessionOrigin<'_>) -> bool {
         let SessionOrigin { session, client, endpoint, .. } = *origin;
         self.hash == hash
-            && self.session_bytes == session.len()
             && self.bytes[..self.session_bytes] == *session.as_bytes()
             && self.bytes[self.session_bytes..self.text_at] == *client.as_bytes()
             && self.endpoint == endpoint

@@ -85,7 +85,7 @@ pub(crate) fn write(
     line.rare_text(",\"reason\":", entry.reason, NAME_BYTES_MAX);
     line.number(b",\"status\":", entry.status.map(u64::from));
     if let Some(code) = entry.code {
-        line.code(code);
+        line.rare_number(b",\"code\":", code);
     }
     if let Some(duration) = entry.duration {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
@@ -98,7 +98,7 @@ pub(crate) fn write(
     line.number(b",\"bytes_in\":", entry.bytes_in);
     line.number(b",\"bytes_out\":", entry.bytes_out);
     if let Some(count) = entry.count {
-        line.count(count);
+        line.rare_number(b",\"count\":", count);
     }
     line.rare_text(",\"trace\":", entry.trace, REQUEST_BYTES_MAX);
     line.raw(b"}\n");
@@ -161,15 +161,9 @@ impl Line<'_> {
     }
 
     #[cold]
-    fn code(&mut self, code: i32) {
-        self.raw(b",\"code\":");
-        self.decimal(code);
-    }
-
-    #[cold]
-    fn count(&mut self, count: u64) {
-        self.raw(b",\"count\":");
-        self.decimal(count);
+    fn rare_number(&mut self, key: &'static [u8], number: impl itoa::Integer) {
+        self.raw(key);
+        self.decimal(number);
     }
 
     #[cold]
