@@ -228,6 +228,8 @@ fn only_roundhouse_reads_files_and_the_environment() {
         Some("roundhouse" | "everything") => true,
         // The audit file, which it appends to and rotates.
         Some("audit") => source.path.ends_with("/src/file.rs") || source.path.ends_with("/sink.rs"),
+        // The time that the kernel counts for a thread.
+        Some("fairness") => source.path.ends_with("/ready_time.rs"),
         // The file of its Unix socket, which it creates and removes.
         Some("front") => source.path.ends_with("/admin_address.rs"),
         // Processes, namespaces and cgroups are files of the kernel.

@@ -1,4 +1,4 @@
-//! Bounds what the long messages of one tenant cost the others on the threads that they share.
+//! Bounds what the messages of one tenant, most of all long ones, cost the others on the threads that they share.
 //!
 //! A worker thread serves clients of all tenants, and what it computes for one of them delays the
 //! others. A short message costs microseconds. A long one costs milliseconds: it is read from a
@@ -9,6 +9,8 @@
 //!   Tenants get permits one after another. A thread without other work spends all of its time on them, but for
 //!   short pauses while something is computed, and longer ones while other threads use its core
 //!   ([`pace_permits`]). A stream needs one for every few short messages ([`MessagePermits`]).
+//! - [`request_waits`]: while other threads use the core for most of the time, short requests of a tenant that has
+//!   many take turns with those of others as well, by permits ([`request_turn`]).
 //! - [`compute`]: what cannot be done in pieces is done by threads with a lower priority than the
 //!   workers'. The kernel takes the core from them when a worker has something to do. Tenants get these
 //!   threads one after another as well.
@@ -17,11 +19,14 @@
 
 mod blocks;
 mod computing;
+mod core_wait;
 mod elsewhere;
 mod fair_queue;
 mod message_permits;
 mod pacing;
 mod permit;
+mod ready_time;
+mod requests;
 
 pub use blocks::Blocks;
 pub use computing::{Computing, compute, compute_for_bytes};
@@ -29,6 +34,7 @@ pub use elsewhere::PollElsewhere;
 pub use fair_queue::FairQueue;
 pub use message_permits::MessagePermits;
 pub use permit::{TickPermit, pace_permits};
+pub use requests::{request_turn, request_waits};
 
 /// A message is long if it has more bytes than this. To scan one of this length takes at most about
 /// 0.2 ms in a release build.

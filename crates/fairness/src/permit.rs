@@ -24,10 +24,15 @@ thread_local! {
 }
 
 /// From now on, permits of this thread pause for up to 4 ms at a time while it has its core for less than half of the
-/// time. For threads that serve clients, each with a runtime of its own: the CPU time of a thread tells nothing of a
-/// task that changes threads.
+/// time, and [requests wait](crate::request_waits) for them. For threads that serve clients, each with a runtime of its
+/// own: the CPU time of a thread tells nothing of a task that changes threads.
 pub fn pace_permits() {
     IS_PACED.set(true);
+}
+
+/// Whether permits of this thread pause while other threads use its core.
+pub(crate) fn is_paced() -> bool {
+    IS_PACED.get()
 }
 
 /// The permits of a thread, for one of its runtimes.
@@ -44,8 +49,16 @@ struct State {
     pacing: Pacing,
     /// When no permit was waited for any more.
     ended: Option<Instant>,
-    /// Who waits. Bounded by the connections and links of the thread: each waits for one permit.
-    queue: FairQueue<Arc<str>, Weak<Waiting>>,
+    /// Who waits. Bounded by the connections and links of the thread: each waits for one permit. One that does not wait
+    /// any more keeps its place until its turn.
+    queue: FairQueue<Asker, Weak<Waiting>>,
+}
+
+/// For what a tenant waits. What it has begun does not wait behind all of its requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Asker {
+    Pieces(Arc<str>),
+    Requests(Arc<str>),
 }
 
 /// One that waits.
@@ -73,6 +86,13 @@ impl TickPermit {
         poll_fn(|context| permit.poll(tenant, context)).await;
     }
 
+    /// Waits for a permit of this thread to begin a request of the tenant.
+    pub(crate) async fn of_request(tenant: &Arc<str>) {
+        let mut permit = Self::default();
+        let asker = || Asker::Requests(Arc::clone(tenant));
+        poll_fn(|context| permit.poll_as(asker, context)).await;
+    }
+
     /// Waits for a permit of this thread if a piece has so many bytes that it needs one.
     pub async fn for_bytes(tenant: &Arc<str>, bytes: usize) {
         if bytes > crate::SHORT_BYTES {
@@ -83,6 +103,10 @@ impl TickPermit {
     /// Ready when a piece may be handled: at once, if no other one was handled in this tick or in a pause. The next
     /// poll waits for the next permit. Outside a runtime there are no ticks, and each poll is ready.
     pub fn poll(&mut self, tenant: &Arc<str>, context: &mut Context<'_>) -> Poll<()> {
+        self.poll_as(|| Asker::Pieces(Arc::clone(tenant)), context)
+    }
+
+    fn poll_as(&mut self, asker: impl FnOnce() -> Asker, context: &mut Context<'_>) -> Poll<()> {
         if let Some(waiting) = &self.0 {
             if let Given::NotYet(waker) = &mut *lock(&waiting.0) {
                 waker.clone_from(context.waker());
@@ -100,7 +124,7 @@ impl TickPermit {
             return Poll::Ready(());
         }
         let waiting = Arc::new(Waiting(Mutex::new(Given::NotYet(context.waker().clone()))));
-        state.queue.add(Arc::clone(tenant), Arc::downgrade(&waiting));
+        state.queue.add(asker(), Arc::downgrade(&waiting));
         self.0 = Some(waiting);
         Poll::Pending
     }
@@ -118,6 +142,12 @@ fn here() -> Option<Permits> {
             })
         })
         .ok()
+}
+
+/// Gives no permit of this thread from now on.
+#[cfg(test)]
+pub(crate) fn withhold_permits() {
+    lock(&here().unwrap().state).is_given = true;
 }
 
 /// Gives a permit in each tick, until none is waited for.
@@ -274,6 +304,31 @@ mod tests {
             assert!(ticks >= 50, "{ticks} ticks");
             let last_of_b = lock(&given).iter().rposition(|number| *number >= 90).unwrap();
             assert!(last_of_b <= 21, "{last_of_b} permits until the second tenant had its ten");
+        });
+    }
+
+    #[test]
+    fn pieces_of_a_tenant_do_not_wait_behind_its_requests() {
+        runtime().block_on(async {
+            let (tenant, given): (Arc<str>, Arc<Mutex<Vec<&str>>>) = ("a".into(), Arc::default());
+            for number in 0..60 {
+                let (tenant, given) = (Arc::clone(&tenant), Arc::clone(&given));
+                tokio::spawn(async move {
+                    let what = if number < 50 {
+                        TickPermit::of_request(&tenant).await;
+                        "request"
+                    } else {
+                        TickPermit::of(&tenant).await;
+                        "piece"
+                    };
+                    lock(&given).push(what);
+                });
+            }
+            while lock(&given).len() < 60 {
+                yield_now().await;
+            }
+            let last_piece = lock(&given).iter().rposition(|what| *what == "piece").unwrap();
+            assert!(last_piece <= 21, "the last of ten pieces had permit {last_piece}");
         });
     }
 

@@ -179,6 +179,11 @@ impl Exchange {
         Self(self.0.take())
     }
 
+    /// When the exchange began. `None`: it was taken.
+    pub(crate) fn began(&self) -> Option<Instant> {
+        self.0.as_ref().map(|inner| inner.began)
+    }
+
     /// Notes the length of the request's body.
     pub(crate) fn received(&mut self, bytes: usize) {
         self.note(|inner| inner.record.bytes_in += bytes as u64);

@@ -437,6 +437,7 @@ impl Front {
     }
 
     async fn serve(&self, endpoint: Endpoint, request: &mut FrontRequest<'_>) -> Response<Body> {
+        wait_for_turn(request).await;
         if *request.method == Method::OPTIONS {
             let requested = request.heads.preflight_headers;
             return self.preflight(endpoint.methods(), requested, Some(request.tenant));
@@ -457,6 +458,16 @@ impl Front {
             note_refusal(request.exchange, &refused, &request.head.headers);
             refused.unread(request.take_payload()).into_response()
         })
+    }
+}
+
+/// Waits for the request's turn if its tenant has many while other threads use the core.
+async fn wait_for_turn(request: &FrontRequest<'_>) {
+    if let Some(began) = request.exchange.began()
+        && fairness::request_waits(&request.tenant.name, began)
+    {
+        metrics::REQUESTS_DELAYED.inc();
+        fairness::request_turn(&request.tenant.name).await;
     }
 }
 

@@ -30,6 +30,14 @@ static BY_KIND: LazyLock<[[[IntCounter; 3]; 5]; 4]> = LazyLock::new(|| {
     })
 });
 
+/// Requests that took turns with those of other tenants before they were served.
+pub(crate) static REQUESTS_DELAYED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_front_requests_delayed_total",
+        "Requests of tenants with many that took turns with those of others, since their thread waited for its core most of the time.",
+    )
+});
+
 /// SSE streams that are open now.
 pub(crate) static STREAMS: LazyLock<IntGauge> =
     LazyLock::new(|| register::gauge("roundhouse_front_streams", "SSE streams that are open now."));
@@ -252,6 +260,7 @@ pub(crate) fn register_metrics() {
     LazyLock::force(&STREAMS);
     LazyLock::force(&CONNECTIONS);
     LazyLock::force(&CONNECTIONS_MAX);
+    LazyLock::force(&REQUESTS_DELAYED);
     LazyLock::force(&SESSIONS_THROTTLED);
     LazyLock::force(&CLOSED);
     LazyLock::force(&CUT);

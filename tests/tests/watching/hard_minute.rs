@@ -23,7 +23,7 @@ const WRITTEN_OUT: [(&str, &str); 3] =
 
 /// Metrics that may stay 0 in a cluster that loses only one node: bounds, and errors of clients,
 /// servers or nodes. Every other metric must have been above 0.
-const ONLY_IN_TROUBLE: [&str; 60] = [
+const ONLY_IN_TROUBLE: [&str; 61] = [
     "roundhouse_catalog_entries_left_out_total",
     "roundhouse_catalog_lists_failed_total",
     "roundhouse_catalog_server_failures_total",
@@ -48,6 +48,7 @@ const ONLY_IN_TROUBLE: [&str; 60] = [
     "roundhouse_dropped_messages_total",
     "roundhouse_front_bodies_cut_total",
     "roundhouse_front_connections_closed_total",
+    "roundhouse_front_requests_delayed_total",
     "roundhouse_front_sessions_throttled_total",
     "roundhouse_front_tls_certificate_expiry_timestamp_seconds",
     "roundhouse_front_tls_certificate_refused",
