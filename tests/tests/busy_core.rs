@@ -47,7 +47,8 @@ async fn requests_take_turns_only_beside_another_tenant() -> Result<()> {
     std::fs::write(&program, format!("#!/bin/sh\n{}\n", core.exec(tools::built("roundhouse"))))?;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700))?;
     let node = Node::start(&Setup::config(SETTINGS).program(program))?;
-    let busy = Arc::new(Client::open(node.mcp("busy"), REVISIONS[2]).await?);
+    let busy = Client::new(node.mcp("busy"), REVISIONS[2]).keeping_connections();
+    let busy = Arc::new(busy.opened(json!({})).await?);
     let _others = Others::start(core)?;
 
     let (mut calls, done) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
@@ -74,6 +75,7 @@ async fn requests_take_turns_only_beside_another_tenant() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // Each call that was delayed is answered, and so are further ones.
+    let until = Instant::now() + Duration::from_secs(30);
     let before = done.load(Ordering::Relaxed);
     while done.load(Ordering::Relaxed) < before + 10 * CALLS {
         ensure!(Instant::now() < until, "calls that waited were not answered");

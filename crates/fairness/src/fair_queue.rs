@@ -32,15 +32,24 @@ impl<K: Clone + Eq + Hash, W> FairQueue<K, W> {
 
     /// The next entry: of each key after the other, the one that has waited for longest.
     pub fn take_next(&mut self) -> Option<W> {
-        let key = self.order.pop_front()?;
-        let of_key = self.waiting.get_mut(&key)?;
-        let next = of_key.pop_front();
-        if of_key.is_empty() {
-            self.waiting.remove(&key);
-        } else {
-            self.order.push_back(key);
+        self.find_next(Some)
+    }
+
+    /// The next entry of which this makes something. Those of which it makes nothing are removed, and take no turn.
+    pub fn find_next<T>(&mut self, mut make: impl FnMut(W) -> Option<T>) -> Option<T> {
+        while let Some(key) = self.order.pop_front() {
+            let of_key = self.waiting.get_mut(&key)?;
+            let next = std::iter::from_fn(|| of_key.pop_front()).find_map(&mut make);
+            if of_key.is_empty() {
+                self.waiting.remove(&key);
+            } else {
+                self.order.push_back(key);
+            }
+            if next.is_some() {
+                return next;
+            }
         }
-        next
+        None
     }
 
     /// Whether nothing waits.
@@ -68,5 +77,23 @@ mod tests {
             [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("a", 2), ("a", 3), ("a", 4)];
         assert_eq!(given, expected);
         assert!(queue.is_empty() && queue.waiting.is_empty());
+    }
+
+    #[test]
+    fn entries_of_which_nothing_is_made_take_no_turn() {
+        let mut queue = FairQueue::default();
+        for number in 0..10 {
+            queue.add("a", ("a", number));
+            queue.add("b", ("b", number));
+        }
+        queue.add("c", ("c", 0));
+        // Only every fourth one of "a" still waits, and none of "c".
+        let live = |(key, number): (&'static str, i32)| {
+            (key == "b" || key == "a" && number % 4 == 3).then_some((key, number))
+        };
+        let taken: Vec<_> = std::iter::from_fn(|| queue.find_next(live)).take(4).collect();
+        assert_eq!(taken, [("a", 3), ("b", 0), ("a", 7), ("b", 1)]);
+        assert_eq!(std::iter::from_fn(|| queue.find_next(live)).count(), 8);
+        assert!(queue.is_empty());
     }
 }

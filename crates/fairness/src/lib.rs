@@ -9,7 +9,7 @@
 //!   Tenants get permits one after another. A thread without other work spends all of its time on them, but for
 //!   short pauses while something is computed, and longer ones while other threads use its core
 //!   ([`pace_permits`]). A stream needs one for every few short messages ([`MessagePermits`]).
-//! - [`request_waits`]: while other threads use the core for most of the time, short requests of a tenant that has
+//! - [`note_request`]: while other threads use the core for most of the time, short requests of a tenant that has
 //!   many take turns with those of others as well, by permits ([`request_turn`]).
 //! - [`compute`]: what cannot be done in pieces is done by threads with a lower priority than the
 //!   workers'. The kernel takes the core from them when a worker has something to do. Tenants get these
@@ -34,7 +34,7 @@ pub use elsewhere::PollElsewhere;
 pub use fair_queue::FairQueue;
 pub use message_permits::MessagePermits;
 pub use permit::{TickPermit, pace_permits};
-pub use requests::{request_turn, request_waits};
+pub use requests::{note_request, request_turn};
 
 /// A message is long if it has more bytes than this. To scan one of this length takes at most about
 /// 0.2 ms in a release build.

@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// From now on, permits of this thread pause for up to 4 ms at a time while it has its core for less than half of the
-/// time, and [requests wait](crate::request_waits) for them. For threads that serve clients, each with a runtime of its
+/// time, and [requests wait](crate::request_turn) for them. For threads that serve clients, each with a runtime of its
 /// own: the CPU time of a thread tells nothing of a task that changes threads.
 pub fn pace_permits() {
     IS_PACED.set(true);
@@ -49,8 +49,8 @@ struct State {
     pacing: Pacing,
     /// When no permit was waited for any more.
     ended: Option<Instant>,
-    /// Who waits. Bounded by the connections and links of the thread: each waits for one permit. One that does not wait
-    /// any more keeps its place until its turn.
+    /// Who waits. Bounded by the connections and links of the thread: each waits for one permit. One that gave its place
+    /// up is removed at the tenant's next turn.
     queue: FairQueue<Asker, Weak<Waiting>>,
 }
 
@@ -231,13 +231,9 @@ impl Giver {
     /// The next one that still waits. If there is none, the permit is free.
     fn next(&self) -> Option<Arc<Waiting>> {
         let mut state = lock(&self.0);
-        while let Some(next) = state.queue.take_next() {
-            if let Some(next) = next.upgrade() {
-                return Some(next);
-            }
-        }
-        state.is_given = false;
-        None
+        let next = state.queue.find_next(|waiting| waiting.upgrade());
+        state.is_given = next.is_some();
+        next
     }
 }
 

@@ -437,11 +437,11 @@ impl Front {
     }
 
     async fn serve(&self, endpoint: Endpoint, request: &mut FrontRequest<'_>) -> Response<Body> {
-        wait_for_turn(request).await;
         if *request.method == Method::OPTIONS {
             let requested = request.heads.preflight_headers;
             return self.preflight(endpoint.methods(), requested, Some(request.tenant));
         }
+        wait_for_turn(request).await;
         if request.tenant.is_leaving && request.begins_session(endpoint) {
             return Refused::unknown_path(self.service.urls.path())
                 .unread(request.take_payload())
@@ -464,7 +464,7 @@ impl Front {
 /// Waits for the request's turn if its tenant has many while other threads use the core.
 async fn wait_for_turn(request: &FrontRequest<'_>) {
     if let Some(began) = request.exchange.began()
-        && fairness::request_waits(&request.tenant.name, began)
+        && fairness::note_request(&request.tenant.name, began)
     {
         metrics::REQUESTS_DELAYED.inc();
         fairness::request_turn(&request.tenant.name).await;

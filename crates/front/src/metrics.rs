@@ -34,7 +34,7 @@ static BY_KIND: LazyLock<[[[IntCounter; 3]; 5]; 4]> = LazyLock::new(|| {
 pub(crate) static REQUESTS_DELAYED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_front_requests_delayed_total",
-        "Requests of tenants with many that took turns with those of others, since their thread waited for its core most of the time.",
+        "Requests of tenants with many requests that waited for their turn, since other threads used the core.",
     )
 });
 

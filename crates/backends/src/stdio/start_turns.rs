@@ -105,16 +105,13 @@ impl StartTurn {
 impl Drop for StartTurn {
     fn drop(&mut self) {
         let mut state = lock(&self.turns);
-        while let Some(next) = state.waiting.take_next() {
-            if next.is_closed() {
-                continue;
-            }
-            drop(state);
-            // If the receiver goes away now, the turn is dropped where it was sent, and goes to the next.
-            let _unneeded = next.send(Self { turns: Arc::clone(&self.turns), end: None });
+        let Some(next) = state.waiting.find_next(|next| (!next.is_closed()).then_some(next)) else {
+            state.free += 1;
             return;
-        }
-        state.free += 1;
+        };
+        drop(state);
+        // If the receiver goes away now, the turn is dropped where it was sent, and goes to the next.
+        let _unneeded = next.send(Self { turns: Arc::clone(&self.turns), end: None });
     }
 }
 

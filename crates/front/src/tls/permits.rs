@@ -64,13 +64,9 @@ impl HandshakePermits {
     /// The next connection that is still open. If there is none, the permit is free.
     fn next(&self) -> Option<Rc<Waiting>> {
         let mut queue = self.0.borrow_mut();
-        while let Some(next) = queue.waiting.take_next() {
-            if let Some(next) = next.upgrade() {
-                return Some(next);
-            }
-        }
-        queue.is_given = false;
-        None
+        let next = queue.waiting.find_next(|waiting| waiting.upgrade());
+        queue.is_given = next.is_some();
+        next
     }
 }
 
