@@ -112,10 +112,14 @@ impl Nodes {
         self.history.note("", What::Fault { node, what, process });
     }
 
-    /// Kills a node as a crash would. The balancer is not informed.
+    /// Kills a node as a crash would, and waits until its process has ended. The balancer is not informed.
     pub fn kill(&mut self, node: usize) -> Result<()> {
         self.note(Some(node), "SIGKILL");
-        self.nodes[node].take().context("the node is not running")?.kill()
+        let mut killed = self.nodes[node].take().context("the node is not running")?;
+        let process = killed.pid();
+        killed.kill()?;
+        self.history.note("", What::Fault { node: Some(node), what: "has died", process });
+        Ok(())
     }
 
     /// Starts a node again at its address.

@@ -49,6 +49,26 @@ pub async fn all_gone(mark: &str, but: Option<u32>, within: Duration) -> Result<
     }
 }
 
+/// Waits until a process that was killed has ended, with all of its threads: then its connections are closed. Its parent
+/// may still have to collect it.
+pub async fn ended(pid: u32, within: Duration) -> Result<()> {
+    let until = Instant::now() + within;
+    while !has_ended(pid) {
+        if Instant::now() > until {
+            bail!("process {pid} still runs after {within:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+fn has_ended(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    threads <= 1 && state.is_none_or(|state| state.starts_with(['Z', 'X']))
+}
+
 /// The resident memory of a process, in bytes.
 pub fn resident(pid: u32) -> Result<u64> {
     memory(pid, "VmRSS:")

@@ -181,6 +181,8 @@ impl Scene {
                 let node = self.chance.pick(&self.cluster.members()?);
                 self.note("SIGKILL", node.pid);
                 kill_process(Pid::from_raw(node.pid.try_into()?).context("no pid")?, Signal::KILL)?;
+                processes::ended(node.pid, Duration::from_secs(10)).await?;
+                self.note("has died", node.pid);
                 self.wait(500, 2_000).await;
                 self.cluster.start(&node.name).await?;
                 self.started(&node.name)?;

@@ -140,3 +140,17 @@ fn an_error_of_a_server_that_ended_names_it_and_its_call_still_runs_once() {
     check(failed_with("it failed", [ends()]), &["error"]);
     check(failed_with(named, [ends(), ran("a", 10)]), &["ran twice"]);
 }
+
+/// A call that came just after its owner had stopped may not have begun.
+#[test]
+fn an_error_may_come_where_a_stop_broke_the_link_of_a_call_that_had_no_answer() {
+    for (ms, rules) in [(1_500, &[][..]), (650, &[]), (500, &["error"])] {
+        let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
+        let failed = What::FinalResponse { on, id: None, of, is_error: true, text };
+        let stopped = [fault(0, "SIGSTOP", 7), What::Sent { key: "a".into(), asked: COUNTED }];
+        let lines = stopped.into_iter().chain([fault(0, "SIGCONT", 7), failed, ran("a", 7)]);
+        let mut entries = history(lines);
+        pass(&mut entries, 2, ms);
+        check_entries(&entries, rules);
+    }
+}

@@ -302,20 +302,6 @@ fn an_error_of_a_call_that_may_be_run_again_is_noticed_unless_it_has_asked() {
     check(begun.into_iter().chain(lines), &[]);
 }
 
-/// A call that came just after its owner had stopped may not have begun.
-#[test]
-fn an_error_may_come_where_a_stop_broke_the_link_of_a_call_that_had_no_answer() {
-    for (ms, rules) in [(1_500, &[][..]), (650, &[]), (500, &["error"])] {
-        let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
-        let failed = What::FinalResponse { on, id: None, of, is_error: true, text };
-        let stopped = [fault(0, "SIGSTOP", 7), What::Sent { key: "a".into(), asked: COUNTED }];
-        let lines = stopped.into_iter().chain([fault(0, "SIGCONT", 7), failed, ran("a", 7)]);
-        let mut entries = history(lines);
-        pass(&mut entries, 2, ms);
-        check_entries(&entries, rules);
-    }
-}
-
 #[test]
 fn an_error_is_noticed_where_the_owner_was_stopped_for_less_than_a_lease() {
     let stopped = failed(COUNTED, [fault(0, "SIGSTOP", 7), fault(0, "SIGCONT", 7)]);
@@ -328,12 +314,15 @@ fn an_error_is_noticed_where_the_owner_was_stopped_for_less_than_a_lease() {
 
 #[test]
 fn an_error_is_noticed_where_the_owner_was_struck_before_the_call_or_after_it() {
-    // Calls that arrive while the kernel ends the process are lost with it.
-    for (ms, rules) in [(15, &[][..]), (25, &["error"])] {
-        let mut before = vec![fault(0, "SIGKILL", 7)];
+    // Calls that arrive while the kernel ends the process, or before its peers know, are lost with it.
+    for (ends_after, ms, rules) in
+        [(0, 15, &[][..]), (0, 25, &["error"]), (100, 15, &[]), (100, 25, &["error"])]
+    {
+        let mut before = vec![fault(0, "SIGKILL", 7), fault(0, "has died", 7)];
         before.extend(failed(COUNTED, []));
         let mut entries = history(before);
-        pass(&mut entries, 1, ms);
+        pass(&mut entries, 1, ends_after);
+        pass(&mut entries, 2, ms);
         check_entries(&entries, rules);
     }
     let mut after = failed(COUNTED, []);

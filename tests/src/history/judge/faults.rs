@@ -14,9 +14,8 @@ const ACTS_MS: u64 = 5_000;
 /// How long a client may take to detect that its connection broke, in milliseconds.
 const NOTICED_MS: u64 = 1_000;
 
-/// How long the kernel may take to end a killed process and to close its connections, in
-/// milliseconds: 1 to 4, and 16 on a busy machine. Bytes that peers send to it until then are
-/// lost.
+/// How long peers may take to read that a killed process has ended, in milliseconds. Bytes that they send to it until
+/// then are lost.
 const DIES_MS: u64 = 20;
 
 /// How long a node that has lost its lease may take to detect that, after its process runs again
@@ -51,7 +50,7 @@ pub const SERVER_BACK: &str = "a server is back";
 /// The kind of a fault of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The process was killed.
+    /// The process was killed; the fault ends when the kernel has ended it and closed its connections.
     Killed,
     /// The node was asked to stop; the fault ends when the node has stopped.
     AskedToStop,
@@ -110,7 +109,8 @@ impl Faults {
                 "SIGSTOP" | "Redis is out of reach" => {
                     faults.strikes.push(strike(Kind::Lapsed, u64::MAX));
                 }
-                "has stopped" | "drain taken back" | "SIGCONT" | "Redis is in reach" => {
+                "has died" | "has stopped" | "drain taken back" | "SIGCONT"
+                | "Redis is in reach" => {
                     let open = faults.strikes.iter_mut().rev().find(|open| open.node == node);
                     let Some(open) = open else { continue };
                     open.until = at;
