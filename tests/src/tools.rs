@@ -1,5 +1,6 @@
 //! The paths of the programs: those of this build, and those that `tests/setup` installs.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -7,6 +8,12 @@ use std::sync::OnceLock;
 /// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
+}
+
+/// Writes a shell script that its owner can run.
+pub fn write_script(path: &Path, lines: &str) -> std::io::Result<()> {
+    std::fs::write(path, format!("#!/bin/sh\n{lines}\n"))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
 /// One of the programs built in this workspace.

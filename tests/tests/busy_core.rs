@@ -1,6 +1,5 @@
 //! A node whose core other programs use: requests of a tenant that has many take turns with those of others.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -44,8 +43,7 @@ async fn requests_take_turns_only_beside_another_tenant() -> Result<()> {
     let Some((core, _)) = cores::two() else { return Ok(()) };
     let folder = tempfile::tempdir()?;
     let program = folder.path().join("node");
-    std::fs::write(&program, format!("#!/bin/sh\n{}\n", core.exec(tools::built("roundhouse"))))?;
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700))?;
+    tools::write_script(&program, &core.exec(tools::built("roundhouse")))?;
     let node = Node::start(&Setup::config(SETTINGS).program(program))?;
     let busy = Client::new(node.mcp("busy"), REVISIONS[2]).keeping_connections();
     let busy = Arc::new(busy.opened(json!({})).await?);

@@ -1,6 +1,5 @@
 //! Clients of one tenant that use all resources they can get, and the service for another tenant.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -115,9 +114,8 @@ async fn a_flood_of_one_address_ends_only_its_own_unfinished_handshakes() -> Res
 fn with_descriptors(folder: &std::path::Path, count: usize) -> Result<std::path::PathBuf> {
     let script = folder.join("few-descriptors");
     let node = tools::built("roundhouse");
-    let text = format!("#!/bin/sh\nulimit -n {count}\nexec '{}' \"$@\"\n", node.display());
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700))?;
+    let lines = format!("ulimit -n {count}\nexec '{}' \"$@\"", node.display());
+    tools::write_script(&script, &lines)?;
     Ok(script)
 }
 

@@ -11,7 +11,6 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -136,11 +135,9 @@ url = 'http://localhost:{port}/mcp'
         );
         let folder = tempfile::tempdir()?;
         let program = tools::released("roundhouse");
-        let text = format!("#!/bin/sh\nulimit -n {DESCRIPTORS}\n{}\n", node.exec(program));
+        let lines = format!("ulimit -n {DESCRIPTORS}\n{}", node.exec(program));
         let machine = Self { folder, settings, attackers, remote };
-        std::fs::write(machine.program(), text)?;
-        let mode = std::fs::Permissions::from_mode(0o700);
-        std::fs::set_permissions(machine.program(), mode)?;
+        tools::write_script(&machine.program(), &lines)?;
         Ok(machine)
     }
 
