@@ -8,7 +8,8 @@
 //!   tick of its event loop, so a call of another tenant waits for at most one piece in each tick.
 //!   Tenants get permits one after another. A thread without other work spends all of its time on them, but for
 //!   short pauses while something is computed, and longer ones while other threads use its core
-//!   ([`pace_permits`]). A stream needs one for every few short messages ([`MessagePermits`]).
+//!   ([`pace_permits`]). A stream needs one for every few short messages, and a body for every few short pieces
+//!   ([`MessagePermits`]).
 //! - [`note_request`]: while other threads use the core for most of the time, short requests of a tenant that has
 //!   many take turns with those of others as well, by permits ([`request_turn`]).
 //! - [`compute`]: what cannot be done in pieces is done by threads with a lower priority than the
@@ -45,6 +46,6 @@ pub fn is_long(bytes: usize) -> bool {
     bytes > LONG_BYTES
 }
 
-/// A piece that was read is handled without a permit if it has at most so many bytes: nearly all messages
-/// are shorter than this.
+/// A piece that was read is short if it has at most so many bytes: nearly all messages are shorter than this. Short
+/// pieces of a body share permits ([`MessagePermits::next_piece`]).
 pub const SHORT_BYTES: usize = 8 << 10;

@@ -1,18 +1,18 @@
-//! Permits for the short messages of a stream.
+//! Permits for the short messages of a stream, and for the short pieces of a body.
 
 use std::sync::Arc;
 
-use crate::TickPermit;
+use crate::{SHORT_BYTES, TickPermit};
 
-/// How many short messages of a stream are handled with one permit. Each takes about 10 µs: in its session, at the
-/// node of the client, and for the log.
+/// How many short messages of a stream, or short pieces of a body, are handled with one permit. A message takes about
+/// 10 µs: in its session, at the node of the client, and for the log. A piece takes less.
 const MESSAGES: usize = 8;
 
-/// Counts the short messages of one stream, which needs a permit for every few of them, also if they arrive one
-/// by one: a server that sends them without an end would take all of a thread's time otherwise.
+/// Counts the short messages of one stream, or the short pieces of one body. Every few of them need a permit, also if
+/// they arrive one by one: one that sends them without an end would take all of a thread's time otherwise.
 #[derive(Debug, Default)]
 pub struct MessagePermits {
-    /// Since the last permit.
+    /// Since the last permit for short ones.
     handled: usize,
 }
 
@@ -22,6 +22,17 @@ impl MessagePermits {
         if self.handled >= MESSAGES {
             TickPermit::of(tenant).await;
             self.handled = 0;
+        }
+    }
+
+    /// Waits until a piece of a body with so many bytes may be handled, and notes it if it is short. One that is not
+    /// needs a permit of its own. Cancel safe.
+    pub async fn next_piece(&mut self, tenant: &Arc<str>, bytes: usize) {
+        if bytes > SHORT_BYTES {
+            TickPermit::of(tenant).await;
+        } else {
+            self.next(tenant).await;
+            self.note_handled();
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use actix_http::Payload;
 use actix_http::error::PayloadError;
 use bytes::Bytes;
-use fairness::{Blocks, TickPermit};
+use fairness::{Blocks, MessagePermits};
 use futures_util::Stream;
 use tokio::time::{Instant, timeout_at};
 
@@ -169,6 +169,7 @@ impl Collecting {
             wait_left: if in_session { WAIT_IN_SESSION } else { WAIT_WITHOUT_SESSION },
             waited: Duration::ZERO,
             counted: None,
+            permits: MessagePermits::default(),
         };
         let collected = self.gather(&mut arriving, tenant, bound).await;
         match &collected {
@@ -238,6 +239,7 @@ struct Arriving<'a> {
     waited: Duration,
     /// The memory that the body uses, once that is counted.
     counted: Option<Counted>,
+    permits: MessagePermits,
 }
 
 impl Arriving<'_> {
@@ -286,7 +288,7 @@ impl Arriving<'_> {
 
     /// Waits until a piece of so many bytes may be handled. Until then, the HTTP layer reads no further.
     async fn wait_for_permit(&mut self, tenant: &Arc<str>, bytes: usize) {
-        let (began, permit) = (Instant::now(), TickPermit::for_bytes(tenant, bytes));
+        let (began, permit) = (Instant::now(), self.permits.next_piece(tenant, bytes));
         match &self.counted {
             Some(counted) => counted.wait_for(permit).await,
             None => permit.await,
@@ -300,7 +302,8 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use futures_util::stream;
+    use fairness::TickPermit;
+    use futures_util::{StreamExt as _, stream};
 
     use super::*;
 
@@ -343,6 +346,44 @@ mod tests {
             () = busy => Err(Uncollected::Broken),
         };
         assert_eq!(collected.map(|body| body.len()), Ok(3 * PIECE.len()));
+    }
+
+    /// How many ticks pass until the last of so many pieces of a body is read, if each is there at once.
+    async fn ticks_to_read(piece: &'static [u8], pieces: usize) -> usize {
+        let settings = Settings::default();
+        let bodies = UnfinishedBodies::new(settings.body_budget([]));
+        let collecting = Collecting::new(&settings, bodies);
+        let (ticks, at_last) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let (now, taken) = (Rc::clone(&ticks), Rc::clone(&at_last));
+        let body = stream::repeat_with(move || {
+            taken.set(now.get());
+            Ok(Bytes::from_static(piece))
+        });
+        let (tenant, bound) = ("a".into(), collecting.of_session);
+        let mut payload: Payload = Payload::Stream { payload: Box::pin(body.take(pieces)) };
+        let collect = collecting.collect(&mut payload, None, None, &tenant, bound, true);
+        let count = async {
+            loop {
+                tokio::task::yield_now().await;
+                ticks.set(ticks.get() + 1);
+            }
+        };
+        let collected = tokio::select! {
+            biased;
+            collected = collect => collected,
+            () = count => Err(Uncollected::Broken),
+        };
+        assert_eq!(collected.map(|body| body.len()), Ok(pieces * piece.len()));
+        at_last.get()
+    }
+
+    #[tokio::test]
+    async fn a_body_in_short_pieces_needs_permits_as_well() {
+        for piece in [&[b'x'; fairness::SHORT_BYTES][..], b"x"] {
+            let ticks = ticks_to_read(piece, 400).await;
+            // One for every eight pieces, perhaps two in a tick.
+            assert!(ticks >= 400 / 8 / 2, "{ticks} ticks");
+        }
     }
 
     #[test]

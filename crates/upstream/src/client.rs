@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use budget::{Held, Share};
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
@@ -309,10 +309,12 @@ impl Client {
             300..400 => Err(Failure::Redirect),
             _ => {
                 let is_json = Content::of(response.headers()) == Content::Json;
-                let body = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect();
+                let (tenant, mut charge) = (&self.0.tenant, Charge::new(events.share));
+                let body = response.into_body();
+                let body = reading::whole(tenant, body, ERROR_BYTES_MAX, &mut charge);
                 let body = timeout(ACCEPT_WITHIN, body).await;
                 let body = body.ok().and_then(Result::ok).filter(|_| is_json);
-                let error = body.and_then(|body| content::error_in(body.to_bytes()));
+                let error = body.and_then(content::error_in);
                 Ok(ExchangeEvent::Refused { status, error })
             }
         }
@@ -454,7 +456,7 @@ impl Client {
         let (head, body) = response.into_parts();
         if matches!(exchange.verb, Verb::Note(_) | Verb::Delete) {
             // A connection whose body was read can be used again.
-            let rest = Limited::new(body, ERROR_BYTES_MAX).collect();
+            let rest = reading::skip(&self.0.tenant, body, ERROR_BYTES_MAX);
             if let Ok(Ok(_)) = timeout(DELETE_WITHIN, rest).await {
                 Answered::note_read(&head.extensions);
             }

@@ -9,7 +9,7 @@ use fairness::{
     Blocks, MessagePermits, SHORT_BYTES, TickPermit, compute, compute_for_bytes, is_long,
 };
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::body::Body;
 use protocol::Message;
 use protocol::sse::{Decoder, Event, TooLong};
 
@@ -24,19 +24,20 @@ const PART_LINES: usize = 256;
 /// Reads a whole body of at most `bytes_max` bytes, which stay charged.
 pub(crate) async fn whole(
     tenant: &Arc<str>,
-    mut body: Incoming,
+    mut body: impl Body<Data = Bytes> + Unpin,
     bytes_max: usize,
     charge: &mut Charge,
 ) -> Result<Bytes, Failure> {
     // Nearly all bodies come in one piece, which is not copied.
     let (mut first, mut rest) = (Bytes::new(), Blocks::default());
+    let mut permits = MessagePermits::default();
     while let Some(frame) = body.frame().await {
         let Ok(piece) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
         if first.len() + rest.len() + piece.len() > bytes_max {
             return Err(Failure::TooLarge);
         }
         charge.set(first.len() + rest.len() + piece.len()).await?;
-        TickPermit::for_bytes(tenant, piece.len()).await;
+        permits.next_piece(tenant, piece.len()).await;
         if first.is_empty() && rest.is_empty() {
             first = piece;
             continue;
@@ -45,6 +46,24 @@ pub(crate) async fn whole(
         rest.add(&piece);
     }
     Ok(if rest.is_empty() { first } else { rest.join(tenant).await })
+}
+
+/// Reads a body of at most `bytes_max` bytes, and keeps nothing of it.
+pub(crate) async fn skip(
+    tenant: &Arc<str>,
+    mut body: impl Body<Data = Bytes> + Unpin,
+    bytes_max: usize,
+) -> Result<(), Failure> {
+    let (mut bytes, mut permits) = (0, MessagePermits::default());
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(|_| Failure::Lost)?.into_data() else { continue };
+        bytes += piece.len();
+        if bytes > bytes_max {
+            return Err(Failure::TooLarge);
+        }
+        permits.next_piece(tenant, piece.len()).await;
+    }
+    Ok(())
 }
 
 /// The messages of a body. A long one is scanned on another thread.
@@ -155,8 +174,12 @@ impl<'a> EventReader<'a> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::convert::Infallible;
     use std::rc::Rc;
 
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
     use tokio::task::{LocalSet, yield_now};
 
     use super::*;
@@ -189,6 +212,44 @@ mod tests {
             })
             .await;
         read.get()
+    }
+
+    /// How many pieces of 64 bodies are read in 200 ticks, if each body has always one more until they have
+    /// read 5,000 together.
+    async fn pieces_of_bodies_read(piece: &'static [u8]) -> usize {
+        let (read, bodies) = (Rc::new(Cell::new(0)), LocalSet::new());
+        for _ in 0..64 {
+            let read = Rc::clone(&read);
+            bodies.spawn_local(async move {
+                let next = || {
+                    read.set(read.get() + 1);
+                    (read.get() < 5_000).then(|| Frame::data(Bytes::from_static(piece)))
+                };
+                let pieces = stream::iter(std::iter::from_fn(next).map(Ok::<_, Infallible>));
+                let (tenant, mut charge) = ("a".into(), Charge::new(None));
+                whole(&tenant, StreamBody::new(pieces), usize::MAX, &mut charge).await.unwrap();
+            });
+        }
+        let ticks = async {
+            for _ in 0..200 {
+                yield_now().await;
+            }
+        };
+        bodies.run_until(ticks).await;
+        read.get()
+    }
+
+    #[tokio::test]
+    async fn a_body_in_short_pieces_needs_permits_as_well() {
+        // The HTTP client reads a body without a length in pieces of 8 KiB.
+        for (piece, per_permit) in
+            [(&[b' '; SHORT_BYTES + 1][..], 1), (&[b' '; SHORT_BYTES], 8), (b" ", 8)]
+        {
+            let read = pieces_of_bodies_read(piece).await;
+            // Of each body one more is read, which waits.
+            let bounds = 100 * per_permit..=64 + (64 + 2 * 200) * per_permit;
+            assert!(bounds.contains(&read), "{read} pieces of {} bytes", piece.len());
+        }
     }
 
     #[tokio::test]
