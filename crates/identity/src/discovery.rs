@@ -1,5 +1,7 @@
 //! Where an issuer publishes its keys: its metadata (RFC 8414, and OpenID Connect Discovery).
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use tenants::is_fetchable;
 
@@ -43,10 +45,10 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
 }
 
 /// The URL of the keys of this issuer.
-pub(crate) async fn find_keys(client: &Client, issuer: &str) -> Result<String, Failed> {
+pub(crate) async fn find_keys(client: &Client, issuer: &Arc<str>) -> Result<String, Failed> {
     let mut failed = None;
     for url in metadata_urls(issuer) {
-        let metadata = match client.get(&url).await {
+        let metadata = match client.get(issuer, &url).await {
             Ok(body) => serde_json::from_slice::<Metadata>(&body),
             Err(error) => {
                 failed.get_or_insert(error);
@@ -57,7 +59,7 @@ pub(crate) async fn find_keys(client: &Client, issuer: &str) -> Result<String, F
             failed.get_or_insert(Failed::Form("the metadata of an issuer with `jwks_uri`"));
             continue;
         };
-        if metadata.issuer != issuer {
+        if metadata.issuer != **issuer {
             failed.get_or_insert(Failed::OtherIssuer);
             continue;
         }

@@ -1,13 +1,15 @@
 //! Requests to issuers: bounded in time and bytes. Redirects are not followed: an issuer must not send
 //! this node to another server.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use fairness::{Blocks, MessagePermits};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Body;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use hyper::{Request, http};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -103,13 +105,14 @@ impl Client {
     }
 
     /// The body at this URL.
-    pub(crate) async fn get(&self, url: &str) -> Result<Bytes, Failed> {
-        self.send(Request::get(url), Bytes::new()).await
+    pub(crate) async fn get(&self, issuer: &Arc<str>, url: &str) -> Result<Bytes, Failed> {
+        self.send(issuer, Request::get(url), Bytes::new()).await
     }
 
     /// The response to a form, which a client with this id and secret posts.
     pub(crate) async fn post_form(
         &self,
+        issuer: &Arc<str>,
         url: &str,
         (id, secret): (&str, &str),
         form: String,
@@ -119,10 +122,15 @@ impl Client {
         let request = Request::post(url)
             .header(AUTHORIZATION, format!("Basic {}", BASE64.encode(pair)))
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
-        self.send(request, form.into()).await
+        self.send(issuer, request, form.into()).await
     }
 
-    async fn send(&self, request: http::request::Builder, body: Bytes) -> Result<Bytes, Failed> {
+    async fn send(
+        &self,
+        issuer: &Arc<str>,
+        request: http::request::Builder,
+        body: Bytes,
+    ) -> Result<Bytes, Failed> {
         let request = request
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, "roundhouse")
@@ -134,15 +142,28 @@ impl Client {
                 OK => {}
                 other => return Err(Failed::Status(other)),
             }
-            let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
-            match body {
-                Ok(body) => Ok(body.to_bytes()),
-                Err(error) if error.is::<LengthLimitError>() => Err(Failed::Long),
-                Err(error) => Err(sending(&*error)),
-            }
+            whole(issuer, response.into_body()).await
         };
         timeout(REQUEST, answer).await.unwrap_or(Err(Failed::Late))
     }
+}
+
+/// Reads a whole body. Its pieces need the permits of the worker, so that they delay the calls of tenants little,
+/// however short they are.
+async fn whole<E: std::error::Error + 'static>(
+    issuer: &Arc<str>,
+    mut body: impl Body<Data = Bytes, Error = E> + Unpin,
+) -> Result<Bytes, Failed> {
+    let (mut read, mut permits) = (Blocks::default(), MessagePermits::default());
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(|error| sending(&error))?.into_data() else { continue };
+        if read.len() + piece.len() > RESPONSE_BYTES_MAX {
+            return Err(Failed::Long);
+        }
+        permits.next_piece(issuer, piece.len()).await;
+        read.add(&piece);
+    }
+    Ok(read.join(issuer).await)
 }
 
 /// The innermost cause.
@@ -171,7 +192,50 @@ pub(crate) fn form_encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::convert::Infallible;
+    use std::rc::Rc;
+
+    use futures_util::{StreamExt as _, stream};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
     use super::*;
+
+    /// How a body of so many bytes ends that arrive one by one, each at once; and the ticks until it has ended.
+    async fn read_one_by_one(bytes: usize) -> (Result<usize, Failed>, usize) {
+        let frames = stream::iter(0..bytes)
+            .map(|_| Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x"))));
+        let (ticks, issuer) = (Rc::new(Cell::new(0)), "https://auth.example.com".into());
+        let count = async {
+            loop {
+                tokio::task::yield_now().await;
+                ticks.set(ticks.get() + 1);
+            }
+        };
+        let read = tokio::select! {
+            biased;
+            read = whole(&issuer, StreamBody::new(frames)) => read,
+            () = count => unreachable!("it counts without an end"),
+        };
+        (read.map(|read| read.len()), ticks.get())
+    }
+
+    #[tokio::test]
+    async fn a_body_in_short_pieces_needs_permits() {
+        let (read, ticks) = read_one_by_one(400).await;
+        assert_eq!(read.ok(), Some(400));
+        // One for every eight pieces, perhaps two in a tick.
+        assert!(ticks >= 400 / 8 / 2, "{ticks} ticks");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_too_long_is_refused_at_its_first_byte_too_many() {
+        let (read, _) = read_one_by_one(RESPONSE_BYTES_MAX).await;
+        assert_eq!(read.ok(), Some(RESPONSE_BYTES_MAX));
+        let (read, _) = read_one_by_one(RESPONSE_BYTES_MAX + 1).await;
+        assert!(matches!(read, Err(Failed::Long)), "{read:?}");
+    }
 
     #[test]
     fn a_secret_is_encoded_as_in_a_form() {

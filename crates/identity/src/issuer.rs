@@ -102,14 +102,15 @@ impl IssuerKeys {
 
     async fn fetch(&self) -> Result<KeySet, Failed> {
         let KeyPlace { issuer, jwks_url } = &self.place;
+        let issuer = Arc::from(issuer.as_str());
         let found;
         let url = if jwks_url.is_empty() {
-            found = find_keys(&self.client, issuer).await?;
+            found = find_keys(&self.client, &issuer).await?;
             &found
         } else {
             jwks_url
         };
-        let body = self.client.get(url).await?;
+        let body = self.client.get(&issuer, url).await?;
         let keys = KeySet::parse(&body).map_err(|_| Failed::Form("a set of keys"))?;
         tracing::debug!(%issuer, count = keys.count(), "fetched the keys of an issuer");
         Ok(keys)

@@ -97,14 +97,14 @@ impl Credential {
         if credential.grant == Grant::None {
             return Ok(None);
         }
-        let authority = Arc::new(Authority::new(name, settings, url)?);
+        let authority = Arc::new(Authority::new(name, settings, url, share)?);
         if credential.grant == Grant::ClientCredentials {
             return Ok(Some(Self { authority, kind: Kind::Own(Arc::default()) }));
         }
         let (server, exchanges) = (server_of(name, settings, url).into(), Exchanges::new(share));
         let linking = match credential.grant {
             Grant::AuthorizationCode => {
-                let issuer = Authority::new(name, &at_issuer(settings), url)?;
+                let issuer = Authority::new(name, &at_issuer(settings), url, share)?;
                 Some(Linking::new(&server, &authority, issuer))
             }
             _ => None,

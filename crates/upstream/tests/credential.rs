@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use upstream::{
-    CredentialProblem, CredentialSettings, ExchangeEvent, Failure, Grant, HttpSettings, OauthCode,
+    Client, CredentialProblem, CredentialSettings, ExchangeEvent, Failure, Grant, HttpSettings,
+    OauthCode,
 };
 
 use crate::server::{Answer, Server, client_of, exchange, perform_with};
@@ -58,6 +59,26 @@ async fn with(answer: Answer) -> ExchangeEvent {
 
 fn failed(problem: CredentialProblem) -> ExchangeEvent {
     ExchangeEvent::Failed(Failure::Credential(problem))
+}
+
+#[tokio::test]
+async fn the_response_of_an_authorization_server_is_charged_while_it_is_read() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 40000\r\n\r\n";
+    let begun = Answer::Endless(format!("{head}{}", "x".repeat(20_000)), String::new());
+    let (server, issuer) = (accepting().await, Server::start(vec![begun]).await);
+    let share = budget::Budget::unlimited().unnamed_share("a");
+    let client = Client::new(&share, "a/main", &settings(&server, &issuer.url)).unwrap();
+    let call = perform_with(&client, exchange());
+    let charged = async {
+        while share.used() < budget::in_granules(20_000) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        ended = call => panic!("{ended:?}"),
+        charged = tokio::time::timeout(Duration::from_secs(4), charged) => charged.unwrap(),
+    }
+    assert_eq!(share.used(), budget::in_granules(20_000));
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use budget::Share;
 use hyper::header::HeaderValue;
 use tokio::time::{Instant, timeout};
 use url::form_urlencoded::{Serializer, byte_serialize};
@@ -67,13 +68,19 @@ pub(crate) struct CodeResponse<'a> {
 
 impl Authority {
     /// That of these settings, which have no problem.
-    pub(crate) fn new(name: &str, settings: &HttpSettings, url: &Url) -> io::Result<Self> {
+    pub(crate) fn new(
+        name: &str,
+        settings: &HttpSettings,
+        url: &Url,
+        share: &Share,
+    ) -> io::Result<Self> {
         let credential = settings.credential.clone();
         let endpoint = Url::parse(&credential.token_url).ok();
         let issuer = Url::parse(&credential.issuer).ok();
         // What metadata names may be encrypted where the metadata is not.
         let begin = endpoint.as_ref().or(issuer.as_ref()).unwrap_or(url);
-        let fetch = Fetch::new(name, settings, endpoint.is_none() || begin.is_encrypted())?;
+        let is_encrypted = endpoint.is_none() || begin.is_encrypted();
+        let fetch = Fetch::new(name, settings, share, is_encrypted)?;
         let (url, found) = (url.clone(), Mutex::default());
         Ok(Self { name: name.to_owned(), settings: credential, url, fetch, endpoint, found })
     }
@@ -240,6 +247,8 @@ fn basic(id: &str, secret: &str) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use budget::Budget;
+
     use super::*;
     use crate::credential::{Grant, Secret};
 
@@ -253,7 +262,8 @@ mod tests {
             ..CredentialSettings::default()
         };
         change(&mut settings.credential);
-        Authority::new("a/b", &settings, &Url::parse(&settings.url).unwrap()).unwrap()
+        let (url, share) = (Url::parse(&settings.url).unwrap(), Budget::unlimited());
+        Authority::new("a/b", &settings, &url, &share.unnamed_share("a")).unwrap()
     }
 
     const GRANT: [(&str, &str); 1] = [("grant_type", "client_credentials")];

@@ -4,8 +4,9 @@
 use std::io;
 use std::time::Duration;
 
+use budget::Share;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::Request;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use hyper_util::client::legacy::Client as Pool;
@@ -13,8 +14,11 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
 use super::problem::CredentialProblem;
+use crate::Failure;
+use crate::charge::Charge;
 use crate::connector::{Connector, IDLE, caused_by_address};
 use crate::content::Content;
+use crate::reading;
 use crate::settings::HttpSettings;
 use crate::url::Url;
 
@@ -35,6 +39,8 @@ pub(crate) struct Fetch {
     pool: Pool<Connector, Full<Bytes>>,
     /// The backend, for logs.
     name: String,
+    /// What bodies are charged to while they are read.
+    share: Share,
 }
 
 /// A response.
@@ -47,14 +53,19 @@ pub(crate) struct Fetched {
 impl Fetch {
     /// With the address rules of this backend. Reads the certificates of the system, if connections
     /// may be encrypted.
-    pub(crate) fn new(name: &str, settings: &HttpSettings, is_encrypted: bool) -> io::Result<Self> {
+    pub(crate) fn new(
+        name: &str,
+        settings: &HttpSettings,
+        share: &Share,
+        is_encrypted: bool,
+    ) -> io::Result<Self> {
         let mut pool = Pool::builder(TokioExecutor::new());
         pool.pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_MAX)
             .http1_max_buf_size(HEAD_BYTES_MAX);
         let pool = pool.build(Connector::new(settings, is_encrypted)?);
-        Ok(Self { pool, name: name.to_owned() })
+        Ok(Self { pool, name: name.to_owned(), share: share.clone() })
     }
 
     /// The response to a GET.
@@ -96,12 +107,15 @@ impl Fetch {
             })?;
             let status = response.status().as_u16();
             let is_json = Content::of(response.headers()) == Content::Json;
-            let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
-            let body = body.map_err(|error| {
-                self.warn(url, &error.to_string());
-                CredentialProblem::Invalid
+            let (tenant, mut charge) = (self.share.tenant(), Charge::new(Some(&self.share)));
+            let body = response.into_body();
+            let body = reading::whole(tenant, body, BODY_BYTES_MAX, &mut charge).await;
+            let body = body.map_err(|failure| {
+                let (cause, problem) = unread(failure);
+                self.warn(url, cause);
+                problem
             })?;
-            Ok(Fetched { status, json: is_json.then(|| body.to_bytes()) })
+            Ok(Fetched { status, json: is_json.then_some(body) })
         };
         timeout(REQUEST, answer).await.unwrap_or_else(|_| {
             self.warn(url, "it did not answer in time");
@@ -116,6 +130,17 @@ impl Fetch {
             cause,
             "a request to an authorization server failed"
         );
+    }
+}
+
+/// Why a body was not read, for the log and for the session.
+fn unread(failure: Failure) -> (&'static str, CredentialProblem) {
+    match failure {
+        Failure::TooLarge => ("its response is longer than 64 KiB", CredentialProblem::Invalid),
+        Failure::NoRoom => {
+            ("the tenant keeps too many bytes for its response", CredentialProblem::Unavailable)
+        }
+        _ => ("the connection was lost within its response", CredentialProblem::Invalid),
     }
 }
 

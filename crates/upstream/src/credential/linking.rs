@@ -365,6 +365,8 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use budget::Budget;
+
     use super::super::answer::Fetched;
     use super::super::token::Token;
     use super::super::vault::tests::TestVault;
@@ -386,7 +388,8 @@ mod tests {
             let mut settings = HttpSettings::new("https://mcp.example.com/mcp");
             settings.credential =
                 CredentialSettings { client_id: "node".into(), ..CredentialSettings::default() };
-            Authority::new("a/main", &settings, &Url::parse(&settings.url).unwrap()).unwrap()
+            let (url, share) = (Url::parse(&settings.url).unwrap(), Budget::unlimited());
+            Authority::new("a/main", &settings, &url, &share.unnamed_share("a")).unwrap()
         };
         Linking::new(&server.into(), &Arc::new(authority()), authority())
     }
