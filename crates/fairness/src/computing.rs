@@ -39,7 +39,8 @@ struct Threads {
 
 #[derive(Default)]
 struct State {
-    /// The jobs that wait. Each link, each request of a client and each call of a peer has at most one.
+    /// The jobs that wait. Each link, each request of a client, each call of a peer and each request to an issuer has at
+    /// most one.
     jobs: FairQueue<Arc<str>, Job>,
     started: usize,
     idle: usize,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tenants::is_fetchable;
 
-use crate::http::{Client, Failed};
+use crate::http::{ANSWER_BYTES_MAX, Client, Failed};
 
 /// What counts of an issuer's metadata.
 #[derive(Deserialize)]
@@ -45,10 +45,14 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
 }
 
 /// The URL of the keys of this issuer.
-pub(crate) async fn find_keys(client: &Client, issuer: &Arc<str>) -> Result<String, Failed> {
+pub(crate) async fn find_keys(
+    client: &Client,
+    asker: &Arc<str>,
+    issuer: &str,
+) -> Result<String, Failed> {
     let mut failed = None;
     for url in metadata_urls(issuer) {
-        let metadata = match client.get(issuer, &url).await {
+        let metadata = match client.get(asker, &url, ANSWER_BYTES_MAX).await {
             Ok(body) => serde_json::from_slice::<Metadata>(&body),
             Err(error) => {
                 failed.get_or_insert(error);
@@ -59,7 +63,7 @@ pub(crate) async fn find_keys(client: &Client, issuer: &Arc<str>) -> Result<Stri
             failed.get_or_insert(Failed::Form("the metadata of an issuer with `jwks_uri`"));
             continue;
         };
-        if metadata.issuer != **issuer {
+        if metadata.issuer != issuer {
             failed.get_or_insert(Failed::OtherIssuer);
             continue;
         }

@@ -32,8 +32,12 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Most idle connections to one issuer.
 const IDLE_MAX: usize = 4;
 
-/// Most bytes of a response that are read.
-const RESPONSE_BYTES_MAX: usize = 256 << 10;
+/// Most bytes of a set of keys that are read.
+pub(crate) const KEYS_BYTES_MAX: usize = 256 << 10;
+
+/// Most bytes of another response that are read: of metadata, or of the answer to an introspection. They are parsed by
+/// the worker.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// The only status with an answer.
 const OK: u16 = 200;
@@ -51,8 +55,8 @@ pub(crate) enum Failed {
     #[error("the status is {0}")]
     Status(u16),
     /// A body that is too long.
-    #[error("the response is longer than 256 KiB")]
-    Long,
+    #[error("the response is longer than {0} bytes")]
+    Long(usize),
     /// A body that has another form.
     #[error("the response is not {0}")]
     Form(&'static str),
@@ -76,7 +80,8 @@ impl Http {
     }
 }
 
-/// Sends requests. Cheap to clone.
+/// Sends requests. Cheap to clone. An asker is in whose name permits are asked for, so that what is read delays others
+/// little: a tenant, or the place of keys that tenants share.
 #[derive(Clone, Debug)]
 pub(crate) struct Client(HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
@@ -104,15 +109,20 @@ impl Client {
         Some(Self(client.build(connector)))
     }
 
-    /// The body at this URL.
-    pub(crate) async fn get(&self, issuer: &Arc<str>, url: &str) -> Result<Bytes, Failed> {
-        self.send(issuer, Request::get(url), Bytes::new()).await
+    /// The body at this URL, of at most so many bytes.
+    pub(crate) async fn get(
+        &self,
+        asker: &Arc<str>,
+        url: &str,
+        bytes_max: usize,
+    ) -> Result<Bytes, Failed> {
+        self.send(asker, Request::get(url), Bytes::new(), bytes_max).await
     }
 
     /// The response to a form, which a client with this id and secret posts.
     pub(crate) async fn post_form(
         &self,
-        issuer: &Arc<str>,
+        asker: &Arc<str>,
         url: &str,
         (id, secret): (&str, &str),
         form: String,
@@ -122,14 +132,15 @@ impl Client {
         let request = Request::post(url)
             .header(AUTHORIZATION, format!("Basic {}", BASE64.encode(pair)))
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
-        self.send(issuer, request, form.into()).await
+        self.send(asker, request, form.into(), ANSWER_BYTES_MAX).await
     }
 
     async fn send(
         &self,
-        issuer: &Arc<str>,
+        asker: &Arc<str>,
         request: http::request::Builder,
         body: Bytes,
+        bytes_max: usize,
     ) -> Result<Bytes, Failed> {
         let request = request
             .header(ACCEPT, "application/json")
@@ -142,28 +153,28 @@ impl Client {
                 OK => {}
                 other => return Err(Failed::Status(other)),
             }
-            whole(issuer, response.into_body()).await
+            whole(asker, response.into_body(), bytes_max).await
         };
         timeout(REQUEST, answer).await.unwrap_or(Err(Failed::Late))
     }
 }
 
-/// Reads a whole body. Its pieces need the permits of the worker, so that they delay the calls of tenants little,
-/// however short they are.
+/// Reads a whole body of at most so many bytes, with permits, however short its pieces are.
 async fn whole<E: std::error::Error + 'static>(
-    issuer: &Arc<str>,
+    asker: &Arc<str>,
     mut body: impl Body<Data = Bytes, Error = E> + Unpin,
+    bytes_max: usize,
 ) -> Result<Bytes, Failed> {
     let (mut read, mut permits) = (Blocks::default(), MessagePermits::default());
     while let Some(frame) = body.frame().await {
         let Ok(piece) = frame.map_err(|error| sending(&error))?.into_data() else { continue };
-        if read.len() + piece.len() > RESPONSE_BYTES_MAX {
-            return Err(Failed::Long);
+        if read.len() + piece.len() > bytes_max {
+            return Err(Failed::Long(bytes_max));
         }
-        permits.next_piece(issuer, piece.len()).await;
+        permits.next_piece(asker, piece.len()).await;
         read.add(&piece);
     }
-    Ok(read.join(issuer).await)
+    Ok(read.join(asker).await)
 }
 
 /// The innermost cause.
@@ -194,7 +205,6 @@ pub(crate) fn form_encoded(text: &str) -> String {
 mod tests {
     use std::cell::Cell;
     use std::convert::Infallible;
-    use std::rc::Rc;
 
     use futures_util::{StreamExt as _, stream};
     use http_body_util::StreamBody;
@@ -202,11 +212,19 @@ mod tests {
 
     use super::*;
 
-    /// How a body of so many bytes ends that arrive one by one, each at once; and the ticks until it has ended.
-    async fn read_one_by_one(bytes: usize) -> (Result<usize, Failed>, usize) {
-        let frames = stream::iter(0..bytes)
-            .map(|_| Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x"))));
-        let (ticks, issuer) = (Rc::new(Cell::new(0)), "https://auth.example.com".into());
+    /// What reading 400 pieces of one byte came to, which are all there already.
+    struct OneByOne {
+        read: Result<Bytes, Failed>,
+        taken: usize,
+        ticks: usize,
+    }
+
+    async fn read_one_by_one(bytes_max: usize) -> OneByOne {
+        let (taken, ticks, asker) = (Cell::new(0), Cell::new(0), "a".into());
+        let pieces = stream::iter(0..400).map(|_| {
+            taken.set(taken.get() + 1);
+            Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x")))
+        });
         let count = async {
             loop {
                 tokio::task::yield_now().await;
@@ -215,26 +233,25 @@ mod tests {
         };
         let read = tokio::select! {
             biased;
-            read = whole(&issuer, StreamBody::new(frames)) => read,
+            read = whole(&asker, StreamBody::new(pieces), bytes_max) => read,
             () = count => unreachable!("it counts without an end"),
         };
-        (read.map(|read| read.len()), ticks.get())
+        OneByOne { read, taken: taken.get(), ticks: ticks.get() }
     }
 
     #[tokio::test]
     async fn a_body_in_short_pieces_needs_permits() {
-        let (read, ticks) = read_one_by_one(400).await;
-        assert_eq!(read.ok(), Some(400));
+        let OneByOne { read, ticks, .. } = read_one_by_one(400).await;
+        assert_eq!(read.unwrap(), vec![b'x'; 400]);
         // One for every eight pieces, perhaps two in a tick.
         assert!(ticks >= 400 / 8 / 2, "{ticks} ticks");
     }
 
     #[tokio::test]
     async fn a_body_that_is_too_long_is_refused_at_its_first_byte_too_many() {
-        let (read, _) = read_one_by_one(RESPONSE_BYTES_MAX).await;
-        assert_eq!(read.ok(), Some(RESPONSE_BYTES_MAX));
-        let (read, _) = read_one_by_one(RESPONSE_BYTES_MAX + 1).await;
-        assert!(matches!(read, Err(Failed::Long)), "{read:?}");
+        let OneByOne { read, taken, .. } = read_one_by_one(100).await;
+        assert!(matches!(read, Err(Failed::Long(100))), "{read:?}");
+        assert_eq!(taken, 101);
     }
 
     #[test]

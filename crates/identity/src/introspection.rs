@@ -30,6 +30,7 @@ struct Answer {
 /// The client of a token, as the issuer says.
 pub(crate) async fn ask(
     client: &Client,
+    tenant: &Arc<str>,
     rules: &OauthRules,
     introspection: &Introspection,
     audiences: &[String],
@@ -40,8 +41,7 @@ pub(crate) async fn ask(
     let Ok(Ok(_asking)) = permit else { return Err(TokenProblem::Unavailable) };
     let form = format!("token={}&token_type_hint=access_token", form_encoded(token));
     let Introspection { url, client_id, client_secret } = introspection;
-    let issuer = Arc::from(rules.issuer.as_str());
-    let body = client.post_form(&issuer, url, (client_id, client_secret.expose()), form).await;
+    let body = client.post_form(tenant, url, (client_id, client_secret.expose()), form).await;
     count_fetch("introspection", body.is_ok());
     let answer = body.map_err(|error| error.to_string()).and_then(|body| {
         let answer = serde_json::from_slice(&body);

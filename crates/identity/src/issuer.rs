@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fairness::compute_for_bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::discovery::find_keys;
-use crate::http::{Client, Failed};
+use crate::http::{Client, Failed, KEYS_BYTES_MAX};
 use crate::key_set::KeySet;
 use crate::metrics::count_fetch;
 use crate::refresh::{Decision, Refresh};
@@ -102,16 +103,17 @@ impl IssuerKeys {
 
     async fn fetch(&self) -> Result<KeySet, Failed> {
         let KeyPlace { issuer, jwks_url } = &self.place;
-        let issuer = Arc::from(issuer.as_str());
+        let asker = format!("{issuer} {jwks_url}").into();
         let found;
         let url = if jwks_url.is_empty() {
-            found = find_keys(&self.client, &issuer).await?;
+            found = find_keys(&self.client, &asker, issuer).await?;
             &found
         } else {
             jwks_url
         };
-        let body = self.client.get(&issuer, url).await?;
-        let keys = KeySet::parse(&body).map_err(|_| Failed::Form("a set of keys"))?;
+        let body = self.client.get(&asker, url, KEYS_BYTES_MAX).await?;
+        let keys = compute_for_bytes(&asker, body.len(), move || KeySet::parse(&body)).await;
+        let keys = keys.map_err(|_| Failed::Form("a set of keys"))?;
         tracing::debug!(%issuer, count = keys.count(), "fetched the keys of an issuer");
         Ok(keys)
     }

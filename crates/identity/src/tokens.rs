@@ -54,7 +54,7 @@ impl Tokens {
         match &rules.introspection {
             Some(introspection) if !jwt::is_jwt(token) => {
                 let asking = self.asking(tenant);
-                ask(client, rules, introspection, audiences, token, &asking).await
+                ask(client, &tenant.into(), rules, introspection, audiences, token, &asking).await
             }
             _ => self.verify_jwt(client, rules, audiences, token).await,
         }

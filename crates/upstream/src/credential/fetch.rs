@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use budget::Share;
+use budget::{Held, Share, in_granules};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
@@ -39,7 +39,7 @@ pub(crate) struct Fetch {
     pool: Pool<Connector, Full<Bytes>>,
     /// The backend, for logs.
     name: String,
-    /// What bodies are charged to while they are read.
+    /// What bodies are charged to while they are read, each as one of [`BODY_BYTES_MAX`].
     share: Share,
 }
 
@@ -107,9 +107,12 @@ impl Fetch {
             })?;
             let status = response.status().as_u16();
             let is_json = Content::of(response.headers()) == Content::Json;
-            let (tenant, mut charge) = (self.share.tenant(), Charge::new(Some(&self.share)));
-            let body = response.into_body();
-            let body = reading::whole(tenant, body, BODY_BYTES_MAX, &mut charge).await;
+            // Also if there is no room: the response may have a refresh token that replaces the last one.
+            let mut held = Held::nothing(&self.share);
+            held.set(in_granules(BODY_BYTES_MAX));
+            let (tenant, body) = (self.share.tenant(), response.into_body());
+            let uncharged = &mut Charge::new(None);
+            let body = reading::whole(tenant, body, BODY_BYTES_MAX, uncharged).await;
             let body = body.map_err(|failure| {
                 let (cause, problem) = unread(failure);
                 self.warn(url, cause);
@@ -133,14 +136,11 @@ impl Fetch {
     }
 }
 
-/// Why a body was not read, for the log and for the session.
+/// Why a body was not read, for the log and for the session: it is too long, or the connection was lost.
 fn unread(failure: Failure) -> (&'static str, CredentialProblem) {
     match failure {
         Failure::TooLarge => ("its response is longer than 64 KiB", CredentialProblem::Invalid),
-        Failure::NoRoom => {
-            ("the tenant keeps too many bytes for its response", CredentialProblem::Unavailable)
-        }
-        _ => ("the connection was lost within its response", CredentialProblem::Invalid),
+        _ => ("the connection was lost within its response", CredentialProblem::Unavailable),
     }
 }
 
