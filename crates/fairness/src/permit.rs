@@ -49,8 +49,8 @@ struct State {
     pacing: Pacing,
     /// When no permit was waited for any more.
     ended: Option<Instant>,
-    /// Who waits. Bounded by the connections and links of the thread, and by the requests to issuers that run: each waits
-    /// for one permit. One that gave its place up is removed at the tenant's next turn.
+    /// Who waits. Bounded by the connections and links of the thread, and by the requests to issuers and authorization
+    /// servers that run: each waits for one permit. One that gave its place up is removed at the tenant's next turn.
     queue: FairQueue<Asker, Weak<Waiting>>,
 }
 

@@ -16,23 +16,36 @@ const ROOM_WAIT_IN_ALL: Duration = Duration::from_secs(60);
 /// How often room is looked for.
 const ROOM_RETRY: Duration = Duration::from_millis(50);
 
-/// What an exchange is charged for, if its session is charged at all. Nothing once this is dropped.
-pub(crate) struct Charge(Option<Growing>);
+/// What an exchange is charged for, if its session is charged at all; or a request to an authorization server. Nothing
+/// once this is dropped.
+pub(crate) struct Charge {
+    growing: Option<Growing>,
+    /// Whether reading waits while the share is exceeded.
+    waits: bool,
+}
 
 impl Charge {
     pub(crate) fn new(share: Option<&Share>) -> Self {
-        Self(share.map(Growing::nothing))
+        Self { growing: share.map(Growing::nothing), waits: true }
+    }
+
+    /// For what must be read also if there is no room.
+    pub(crate) fn without_wait(share: &Share) -> Self {
+        Self { growing: Some(Growing::nothing(share)), waits: false }
     }
 
     /// Charges so many bytes in all. Waits while the share is exceeded, also by what the tenant's sessions
     /// keep: meanwhile nothing is read. The share is exceeded by what exchanges have read that wait, and by
     /// what one more piece of a body has.
     pub(crate) async fn set(&mut self, bytes: usize) -> Result<(), Failure> {
-        let Some(growing) = &mut self.0 else { return Ok(()) };
+        let Some(growing) = &mut self.growing else { return Ok(()) };
         if in_granules(bytes) == growing.amount() {
             return Ok(());
         }
         growing.set(in_granules(bytes));
+        if !self.waits {
+            return Ok(());
+        }
         let begun = Instant::now();
         let (mut deadline, mut ended) = (begun + ROOM_WAIT_MAX, growing.turns_ended());
         while !growing.may_grow() {
@@ -49,14 +62,14 @@ impl Charge {
 
     /// The charge of so many of the bytes, for what is sent on: the others are still charged. `None` if there is none.
     pub(crate) fn hand_on(&mut self, bytes: usize) -> Option<Held> {
-        let (growing, bytes) = (self.0.as_mut()?, in_granules(bytes));
+        let (growing, bytes) = (self.growing.as_mut()?, in_granules(bytes));
         growing.leave();
         (bytes > 0).then(|| growing.hand_on(bytes))
     }
 
     /// Charges so many bytes in all, which are not more than before.
     pub(crate) fn lower(&mut self, bytes: usize) {
-        if let Some(growing) = &mut self.0 {
+        if let Some(growing) = &mut self.growing {
             growing.leave();
             growing.set(in_granules(bytes).min(growing.amount()));
         }

@@ -86,8 +86,8 @@ pub struct User {
 
 impl Credential {
     /// The credential of these settings, which have no problem; `None` if they have none. `name` is that of the
-    /// backend. The tokens of users, and the
-    /// responses of authorization servers while they are read, are charged to the tenant's share.
+    /// backend. The tokens of users, and the responses of authorization servers while they are read, are charged to the
+    /// tenant's share.
     pub(crate) fn new(
         name: &str,
         settings: &HttpSettings,

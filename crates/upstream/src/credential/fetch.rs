@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use budget::{Held, Share, in_granules};
+use budget::Share;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
@@ -39,7 +39,7 @@ pub(crate) struct Fetch {
     pool: Pool<Connector, Full<Bytes>>,
     /// The backend, for logs.
     name: String,
-    /// What bodies are charged to while they are read, each as one of [`BODY_BYTES_MAX`].
+    /// What bodies are charged to while they are read.
     share: Share,
 }
 
@@ -108,11 +108,9 @@ impl Fetch {
             let status = response.status().as_u16();
             let is_json = Content::of(response.headers()) == Content::Json;
             // Also if there is no room: the response may have a refresh token that replaces the last one.
-            let mut held = Held::nothing(&self.share);
-            held.set(in_granules(BODY_BYTES_MAX));
+            let charge = &mut Charge::without_wait(&self.share);
             let (tenant, body) = (self.share.tenant(), response.into_body());
-            let uncharged = &mut Charge::new(None);
-            let body = reading::whole(tenant, body, BODY_BYTES_MAX, uncharged).await;
+            let body = reading::whole(tenant, body, BODY_BYTES_MAX, charge).await;
             let body = body.map_err(|failure| {
                 let (cause, problem) = unread(failure);
                 self.warn(url, cause);
