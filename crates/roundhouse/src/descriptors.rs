@@ -2,7 +2,7 @@
 //!
 //! Each connection of a client is a descriptor, and so is everything else that a node must still be
 //! able to open: connections of operators, of the store, of peers and to servers, and the pipes of child
-//! processes. Clients get what is left. This file decides only; `program` raises the limit.
+//! processes. Clients get what is left. This file decides only; `program` raises the limit and widens the table.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -93,6 +93,12 @@ impl Descriptors {
         self.others.saturating_add(self.workers.saturating_mul(headroom))
     }
 
+    /// Most descriptors that the node has open, at most its limit.
+    pub(crate) fn total(&self) -> usize {
+        let total = self.connections_total().saturating_add(self.reserve(self.allowed));
+        total.min(self.limit)
+    }
+
     /// What is in force, for people.
     pub(crate) fn summary(&self) -> String {
         let Self { limit, workers, allowed, .. } = self;
@@ -156,12 +162,14 @@ mod tests {
         assert!(high.warnings().is_empty());
         assert!(high.summary().contains("at most 50000 (2 workers with 25000 each)"));
         assert!(high.summary().contains("4312 are kept"), "{}", high.summary());
+        assert_eq!(high.total(), 50_000 + 4_312);
     }
 
     #[test]
     fn a_low_limit_leaves_room_for_everything_else() {
         let low = descriptors(300, "");
         assert_eq!(low.connections_max(), (300 - 32 - 128 - 16 - 2 * 4) / 2 - 8);
+        assert_eq!(low.total(), 300);
         let [only] = &low.warnings()[..] else { panic!("one warning") };
         assert!(only.contains("`front.connections_max`") && only.contains("to 50312"), "{only}");
         let joined = descriptors(1_000, "[cluster]\nlisten = '127.0.0.1:0'\n");

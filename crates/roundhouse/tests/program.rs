@@ -374,6 +374,19 @@ fn check_warns_where_settings_exceed_the_limit_of_descriptors() {
     assert!(stdout.contains("LimitNOFILE"), "{stdout}");
 }
 
+/// The kernel would otherwise double it under load, while threads that serve clients wait.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_table_of_descriptors_is_large_enough_before_clients_come() {
+    let file = file(&format!("[front]\nworkers = 2\nconnections_max = 300\n{}", tenant("acme")));
+    let mut serving = Serving::start(&["--config", file.path().to_str().unwrap()]);
+    serving.line();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", serving.child.id())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    let size: usize = size.unwrap().trim().parse().unwrap();
+    assert!((600..=2_048).contains(&size), "{size}");
+}
+
 #[test]
 fn check_names_every_problem_and_fails() {
     let file = file(
