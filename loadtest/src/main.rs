@@ -117,7 +117,7 @@ struct All {
     output: PathBuf,
 }
 
-/// The size of the table of open files, if the limit is larger.
+/// The largest size of the table of open files; the limit, if that is lower.
 const FILES_MAX: u64 = 65_536;
 
 fn main() -> ExitCode {
@@ -134,10 +134,7 @@ fn main() -> ExitCode {
 
 fn done(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Serve(serve) => {
-            raise_file_limit();
-            servers::serve(&serve)
-        }
+        Command::Serve(serve) => servers::serve(&serve),
         Command::Part(part) => runtime()?.block_on(parts::hold(&part)),
         Command::Interrupt => interrupts::interrupt(),
         Command::Targets => targets(),

@@ -100,6 +100,7 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
     if serve.which == Which::Child {
         return child::serve();
     }
+    crate::raise_file_limit();
     // The parent process holds the other end of the pipe, which closes when the parent ends.
     std::thread::spawn(|| {
         let _closed = std::io::stdin().read_to_end(&mut Vec::new());

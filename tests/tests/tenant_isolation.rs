@@ -240,6 +240,8 @@ fn on_two_cores(test: impl AsyncFnOnce(&Machine) -> Result<()>) -> Result<()> {
     };
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     ensure!(limit.current.is_none_or(|most| most > 4_000), "`ulimit -n` is below 4000");
+    // The kernel's table of open files has its size now. Victim and attackers share it, and wait when it grows.
+    rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 4_000)?;
     let machine = Machine::new(first, last)?;
     // Before the runtime starts, and with it threads.
     first.enter()?;

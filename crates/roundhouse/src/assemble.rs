@@ -132,13 +132,15 @@ impl Plan {
         tenants.map(|tenant| (Arc::clone(&tenant.name), tenant.sessions_max)).collect()
     }
 
-    /// `settings.front`, with no more connections than the limit of descriptors allows.
+    /// `settings.front`, with no more connections than the limit of descriptors allows. The table of descriptors has room
+    /// for these then.
     fn front_settings(&self) -> front::Settings {
         let descriptors = Descriptors::of(descriptors::current_limit(), &self.settings);
         for warning in descriptors.warnings() {
             tracing::warn!("{warning}");
         }
         tracing::info!("{}", descriptors.summary());
+        descriptors.widen_table();
         let connections_max = descriptors.connections_max();
         front::Settings { connections_max, ..self.settings.front.clone() }
     }

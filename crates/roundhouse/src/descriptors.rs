@@ -2,7 +2,7 @@
 //!
 //! Each connection of a client is a descriptor, and so is everything else that a node must still be
 //! able to open: connections of operators, of the store, of peers and to servers, and the pipes of child
-//! processes. Clients get what is left. This file decides only; `program` raises the limit and widens the table.
+//! processes. Clients get what is left. This file decides, and widens the kernel's table; `program` raises the limit.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -93,10 +93,27 @@ impl Descriptors {
         self.others.saturating_add(self.workers.saturating_mul(headroom))
     }
 
-    /// Most descriptors that the node has open, at most its limit.
-    pub(crate) fn total(&self) -> usize {
+    /// About as many descriptors as the settings let the node have open, at most its limit.
+    fn total(&self) -> usize {
         let total = self.connections_total().saturating_add(self.reserve(self.allowed));
         total.min(self.limit)
+    }
+
+    /// Gives the kernel's table of descriptors the size that the node may need. The kernel doubles a table that is full,
+    /// and the thread that opens the next descriptor waits meanwhile for all cores (`synchronize_rcu`): for about 10 ms
+    /// on a busy machine, during which a thread that serves clients does nothing else (decision 0078). Blocks for as
+    /// long, unless the table has the size.
+    pub(crate) fn widen_table(&self) {
+        let last = i32::try_from(self.total()).unwrap_or(i32::MAX) - 1;
+        // The table does not shrink when the descriptor is closed.
+        if let Err(error) = rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last) {
+            tracing::warn!(
+                %error,
+                descriptors = self.total(),
+                "the table of descriptors was not widened, so it grows while clients wait; see that the kernel's \
+                 fs.nr_open allows as many, and that memory is free"
+            );
+        }
     }
 
     /// What is in force, for people.

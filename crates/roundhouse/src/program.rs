@@ -60,7 +60,6 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     let plan = Roundhouse::from_reading(reading).reloading(source).plan()?;
     telemetry::init(&plan.settings.log)?;
     raise_descriptor_limit();
-    widen_descriptor_table(&Descriptors::of(descriptors::current_limit(), &plan.settings));
     let store = plan.settings.store.kind();
     let node = tokio::select! {
         started = Node::start(plan) => started?,
@@ -108,17 +107,6 @@ fn raise_descriptor_limit() {
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "raising the limit of descriptors failed; the limit is unchanged");
-    }
-}
-
-/// Gives the kernel's table of descriptors the size that the node may need. The kernel doubles a table that is full, and
-/// the thread that opens the next descriptor then waits for all cores (`synchronize_rcu`): for about 10 ms on a busy
-/// machine, in which a thread that serves clients does nothing else (decision 0078).
-fn widen_descriptor_table(descriptors: &Descriptors) {
-    let last = i32::try_from(descriptors.total()).unwrap_or(i32::MAX) - 1;
-    // The table does not shrink when the descriptor is closed.
-    if let Err(error) = rustix::io::fcntl_dupfd_cloexec(io::stderr(), last) {
-        tracing::warn!(%error, descriptors = last, "widening the table of descriptors failed; it grows while the node serves");
     }
 }
 

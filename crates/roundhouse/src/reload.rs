@@ -30,6 +30,7 @@ use self::pins_in_use::PinsInUse;
 use self::watched::Watched;
 use crate::advice::Advice;
 use crate::certificates::CertificateRequests;
+use crate::descriptors::{self, Descriptors};
 use crate::homes;
 use crate::metrics::{RELOADS_APPLIED, RELOADS_REFUSED};
 use crate::plan::{Base, Named, Plan, Shared};
@@ -281,8 +282,13 @@ impl Reload {
     async fn plan(&self, settings: Settings, problems: Problems) -> Result<Plan, Problems> {
         let (mounted, natives) = (self.reloading.mounted.clone(), self.reloading.natives.clone());
         let shared = self.shared.clone();
-        blocking(move || Plan::of(settings, &mounted, &natives, Base::Running(shared), problems))
-            .await
+        blocking(move || {
+            let plan = Plan::of(settings, &mounted, &natives, Base::Running(shared), problems)?;
+            // An added tenant may have the first child processes.
+            Descriptors::of(descriptors::current_limit(), &plan.settings).widen_table();
+            Ok(plan)
+        })
+        .await
     }
 
     /// Divides what tenants share anew among those of this plan.
