@@ -7,6 +7,9 @@
 //! communicates with the node directly: the guard passes its own standard streams on to
 //! the server and never reads or writes them.
 //!
+//! The node starts the guard with its own rights. If the server has a user of its own, the guard
+//! first takes on that user's rights.
+//!
 //! Where the kernel allows it, there are two processes. The *guard* makes user, PID and mount
 //! namespaces, and starts this program again as process 1 of the PID namespace, the *init*. The
 //! init mounts a `/proc` of its own, makes the files that configure the kernel read-only, gives up
@@ -53,7 +56,7 @@ use rustix::process::{
     set_parent_process_death_signal, setsid,
 };
 
-pub(crate) use self::command_line::Confinement;
+pub(crate) use self::command_line::{Confinement, ServerUser};
 use self::command_line::{GuardArgs, Role};
 pub(crate) use self::limits::ResourceLimits;
 pub use self::privileges::not_dumpable;
@@ -106,9 +109,10 @@ impl Guard {
         })
     }
 
-    /// The command line that finds out which protections the kernel grants.
-    pub(crate) fn probe(&self) -> Command {
-        self.start(&GuardArgs::of_probe(Role::Probe, getpid()))
+    /// The command line that finds out which protections the kernel grants to this user.
+    pub(crate) fn probe(&self, user: Option<ServerUser>) -> Command {
+        let confinement = Confinement { user, ..Confinement::default() };
+        self.start(&GuardArgs { confinement, ..GuardArgs::of_probe(Role::Probe, getpid()) })
     }
 
     fn start(&self, args: &GuardArgs) -> Command {
@@ -120,7 +124,8 @@ impl Guard {
 
 /// Runs a guard until the server and all its descendants have ended. Returns the status to exit
 /// with. Must be called before anything else: it needs a process with a single thread and no
-/// children, which nothing has made undumpable.
+/// children, which nothing has made undumpable. With a second thread it fails where the server has
+/// namespaces or a user of its own.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
     // The words that made the program call this function start it again.
@@ -138,10 +143,29 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
         Role::Nothing => Ok(0),
     };
     let args = GuardArgs::read(words).ok_or_else(|| io::Error::other("not called as a guard"));
-    args.and_then(role).unwrap_or_else(|error| {
+    args.and_then(with_rights_of_user).and_then(role).unwrap_or_else(|error| {
         let _ = writeln!(io::stderr(), "guard: {error}");
         GUARD_FAILED
     })
+}
+
+/// Takes on the rights of the server's user, and then enters the working directory that needs them. What this process
+/// starts has both.
+fn with_rights_of_user(mut args: GuardArgs) -> io::Result<GuardArgs> {
+    let (user, cwd) = (args.confinement.user.take(), args.confinement.cwd.take());
+    if let Some(ServerUser { uid, gid }) = user {
+        let named = |error| {
+            io::Error::other(format!("no rights of the user {uid} and the group {gid}: {error}"))
+        };
+        privileges::become_user(uid, gid).map_err(named)?;
+        if let Some(cwd) = cwd {
+            let named = |error| io::Error::other(format!("the working directory {cwd:?}: {error}"));
+            std::env::set_current_dir(&cwd).map_err(named)?;
+        }
+        // Not before: another process of this user could open the directory where this one still stands.
+        privileges::dumpable()?;
+    }
+    Ok(args)
 }
 
 fn run_guard(guard: &Guard, args: GuardArgs) -> io::Result<i32> {

@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::guard::{self, Guard};
+use crate::guard::{self, Guard, ServerUser};
 use crate::metrics;
 use crate::stdio::cgroup;
 
@@ -28,6 +27,13 @@ pub struct RunAs {
     pub name: Option<String>,
     /// The home directory, if the machine knows one.
     pub home: Option<PathBuf>,
+}
+
+impl RunAs {
+    /// The user, for a guard.
+    pub(crate) fn for_guard(&self) -> ServerUser {
+        ServerUser { uid: self.uid, gid: self.gid }
+    }
 }
 
 /// Whether a server is separated from the node and from other servers.
@@ -238,35 +244,45 @@ impl Protections {
     }
 }
 
+/// What a probe printed. If it printed nothing and failed, its complaint is an error.
 fn output_of_probe(guard: &Guard, user: Option<&RunAs>) -> io::Result<String> {
-    let mut command = guard.probe();
-    if let Some(user) = user {
-        command.uid(user.uid).gid(user.gid);
-    }
-    command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut command = guard.probe(user.map(RunAs::for_guard));
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut probe = command.spawn()?;
     let ended = wait_for(&mut probe);
     if ended.is_err() {
         let _ = probe.kill();
         let _ = probe.wait();
     }
-    ended?;
-    // The process has ended, and its few lines fit the pipe.
-    let mut output = String::new();
-    let stdout = probe.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
-    stdout.take(1 << 16).read_to_string(&mut output)?;
+    let status = ended?;
+    // The process has ended, and its few lines fit the pipes.
+    let output = text_of(probe.stdout.take())?;
+    if output.is_empty() && !status.success() {
+        let complaint = text_of(probe.stderr.take())?;
+        let cause = complaint.lines().next().unwrap_or("it printed nothing");
+        return Err(io::Error::other(cause.to_owned()));
+    }
     Ok(output)
 }
 
-fn wait_for(probe: &mut Child) -> io::Result<()> {
+fn text_of(pipe: Option<impl io::Read>) -> io::Result<String> {
+    let mut text = String::new();
+    let pipe = pipe.ok_or_else(|| io::Error::other("no pipe"))?;
+    pipe.take(1 << 16).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn wait_for(probe: &mut Child) -> io::Result<ExitStatus> {
     let deadline = Instant::now() + PROBE_MAX;
-    while probe.try_wait()?.is_none() {
+    loop {
+        if let Some(status) = probe.try_wait()? {
+            return Ok(status);
+        }
         if Instant::now() > deadline {
             return Err(io::Error::other("it did not end in time"));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(())
 }
 
 #[cfg(test)]

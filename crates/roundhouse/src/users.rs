@@ -7,6 +7,9 @@ use backends::stdio::RunAs;
 /// The machine's list of users.
 const USERS: &str = "/etc/passwd";
 
+/// The number that stands for no user and no group, also for the kernel.
+const NO_NUMBER: u32 = u32::MAX;
+
 /// The user with this name or number; `None` for an empty text, which is the node's own user.
 pub(crate) fn resolve(user: &str) -> Result<Option<RunAs>, String> {
     if user.is_empty() {
@@ -24,14 +27,24 @@ pub(crate) fn resolve(user: &str) -> Result<Option<RunAs>, String> {
         .lines()
         .filter_map(read_line)
         .find(|(name, known)| name == user || user.parse().is_ok_and(|uid: u32| uid == known.uid));
-    match (known, user.parse()) {
-        (Some((_, known)), _) => Ok(Some(known)),
+    let run_as = match (known, user.parse()) {
+        (Some((_, known)), _) => known,
         // A user without a name has a group of the same number.
-        (None, Ok(uid)) => Ok(Some(RunAs { uid, gid: uid, name: None, home: None })),
-        (None, Err(_)) => Err(format!(
-            "has the `user` {user:?}, which {USERS} does not list; create the user, or write a number"
-        )),
+        (None, Ok(uid)) => RunAs { uid, gid: uid, name: None, home: None },
+        (None, Err(_)) => {
+            return Err(format!(
+                "has the `user` {user:?}, which {USERS} does not list; create the user, or write a number"
+            ));
+        }
+    };
+    if run_as.uid == NO_NUMBER || run_as.gid == NO_NUMBER {
+        return Err(format!(
+            "has the `user` {user:?} with the number {}:{}; {NO_NUMBER} stands for no user and \
+             no group; choose another user",
+            run_as.uid, run_as.gid
+        ));
     }
+    Ok(Some(run_as))
 }
 
 /// Whether a server with this `user` runs as the node's own user.
@@ -64,6 +77,14 @@ mod tests {
         assert_eq!((name.as_str(), user.uid, user.gid), ("mcp", 998, 997));
         assert_eq!(user.home.unwrap().to_str(), Some("/var/lib/mcp"));
         assert!(read_line("broken").is_none());
+    }
+
+    #[test]
+    fn the_number_of_no_user_is_refused() {
+        if rustix::process::geteuid().is_root() {
+            let error = resolve("4294967295").unwrap_err();
+            assert!(error.contains("stands for no user"), "{error}");
+        }
     }
 
     #[test]

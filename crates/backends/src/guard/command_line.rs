@@ -58,6 +58,18 @@ pub(crate) struct Confinement {
     pub(crate) filter_calls: bool,
     /// The cgroup to enter.
     pub(crate) cgroup: Option<PathBuf>,
+    /// The user whose rights the server has.
+    pub(crate) user: Option<ServerUser>,
+    /// The working directory to enter with the rights of that user.
+    pub(crate) cwd: Option<PathBuf>,
+}
+
+/// The user of a server, if it has one of its own. The guard takes on its rights: to start a program
+/// with them, std would fork the node and so copy its page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerUser {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 /// The command line of the guard.
@@ -94,6 +106,9 @@ impl GuardArgs {
             }
         }
         say("parent", &self.parent.as_raw_nonzero().to_string());
+        if let Some(user) = &self.confinement.user {
+            say("user", &format!("{}:{}", user.uid, user.gid));
+        }
         let limits = [
             ("data", self.limits.memory_bytes),
             ("files", self.limits.files),
@@ -126,6 +141,7 @@ impl GuardArgs {
         };
         confinement.write_paths.iter().flatten().for_each(|path| say_path("write", path));
         confinement.cgroup.iter().for_each(|path| say_path("cgroup", path));
+        confinement.cwd.iter().for_each(|path| say_path("cwd", path));
         words.push("--".into());
         words.push(self.program.clone());
         words.extend(self.args.iter().cloned());
@@ -147,6 +163,12 @@ impl GuardArgs {
             match name {
                 "--role" => role = Role::NAMES.iter().find(|(name, _)| *name == value)?.1,
                 "--parent" => parent = Pid::from_raw(value.parse().ok()?),
+                "--user" => {
+                    let (uid, gid) = value.split_once(':')?;
+                    let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
+                    confinement.user = Some(ServerUser { uid, gid });
+                }
+                "--cwd" => confinement.cwd = Some(value.into()),
                 "--data" => limits.memory_bytes = Some(value.parse().ok()?),
                 "--files" => limits.files = Some(value.parse().ok()?),
                 "--cpu" => limits.cpu_secs = Some(value.parse().ok()?),
@@ -205,6 +227,8 @@ mod tests {
                 write_paths: Some(vec!["/srv/a=b".into(), "/tmp".into()]),
                 filter_calls: true,
                 cgroup: Some("/sys/fs/cgroup/x".into()),
+                user: Some(ServerUser { uid: 1, gid: 2 }),
+                cwd: Some("/srv/a b".into()),
             },
             ..plain.clone()
         };

@@ -10,6 +10,8 @@ use rustix::thread::{
     set_capabilities,
 };
 
+use super::privileges::more_than_one_thread;
+
 /// The capabilities that the init needs in the namespaces: to mount `/proc`, to bring loopback
 /// up, to bound further namespaces, and to give all capabilities up.
 const OF_INIT: [CapabilitySet; 4] = [
@@ -33,10 +35,10 @@ pub(super) fn enter() -> io::Result<()> {
     keep_capabilities_over_exec()
 }
 
-/// Names a cause that its number does not: an allocator, for example, may have started a thread.
+/// Names a cause that its number does not.
 fn named(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::InvalidInput => io::Error::other("the guard has more than one thread"),
+        io::ErrorKind::InvalidInput => more_than_one_thread(),
         _ => error,
     }
 }

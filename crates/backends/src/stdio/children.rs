@@ -268,11 +268,15 @@ impl Children {
             true => for_server(name),
             false => name.to_owned(),
         };
+        // Such a guard takes on the user, and enters the directory with that user's rights.
+        let has_user_by_guard = is_guarded && settings.run_as.is_some();
         command.env_clear();
         command.envs(self.0.inherited.iter().map(|(name, value)| (rename(name), value)));
         if let Some(user) = &settings.run_as {
-            // As root, this also leaves the groups of the node.
-            command.uid(user.uid).gid(user.gid);
+            if !has_user_by_guard {
+                // As root, this also leaves the groups of the node.
+                command.uid(user.uid).gid(user.gid);
+            }
             let home = user.home.as_ref().map(|home| ("HOME", home.as_os_str()));
             let name = user.name.as_ref().map(OsStr::new);
             let names = name.map(|name| [("USER", name), ("LOGNAME", name)]);
@@ -287,7 +291,7 @@ impl Children {
             (name, value)
         }));
         command.env(MARK, mark);
-        if let Some(cwd) = &settings.cwd {
+        if let Some(cwd) = settings.cwd.as_ref().filter(|_| !has_user_by_guard) {
             command.current_dir(cwd);
         }
         if !is_guarded {

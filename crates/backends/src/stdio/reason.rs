@@ -39,7 +39,7 @@ impl Reason {
     /// The system did not start the process.
     pub(super) fn not_started(error: &io::Error, settings: &StdioSettings) -> Self {
         let is_missing = error.kind() == io::ErrorKind::NotFound;
-        match settings.cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
+        match missing_directory(settings) {
             Some(cwd) => Self::no_directory(cwd),
             None if is_missing => Self::not_found(settings),
             None => Self::new(format!("the server could not be started ({})", error.kind())),
@@ -74,9 +74,12 @@ impl Reason {
                 cause: format!("the server exited with status {NOT_FOUND} (command not found)"),
                 detail: detail("no program has this name in its PATH"),
             },
-            (Some(GUARD_FAILED), _) if is_guarded => Self::new(format!(
-                "the server exited with status {GUARD_FAILED} (or its guard failed; see its log)"
-            )),
+            (Some(GUARD_FAILED), _) if is_guarded => {
+                let other = format!(
+                    "the server exited with status {GUARD_FAILED} (or its guard failed; see its log)"
+                );
+                missing_directory(settings).map_or_else(|| Self::new(other), Self::no_directory)
+            }
             (Some(NOT_RUNNABLE), _) if is_guarded => Self {
                 cause: format!(
                     "the server exited with status {NOT_RUNNABLE} (command cannot be run)"
@@ -112,6 +115,11 @@ impl Reason {
             }
         }
     }
+}
+
+/// The working directory, if it does not exist.
+fn missing_directory(settings: &StdioSettings) -> Option<&Path> {
+    settings.cwd.as_deref().filter(|cwd| !cwd.is_dir())
 }
 
 /// The command for the log, without arguments that may be secret: the program, and for known

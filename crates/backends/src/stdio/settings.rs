@@ -257,6 +257,9 @@ impl StdioSettings {
             filter_calls: has(Protection::CallFilter),
             // The path is known when the cgroup is created.
             cgroup: None,
+            user: self.run_as.as_ref().map(RunAs::for_guard),
+            // Without a user of its own the node enters it.
+            cwd: self.run_as.as_ref().and(self.cwd.clone()),
         }
     }
 

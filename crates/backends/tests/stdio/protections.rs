@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 
+use backends::LinkEvent;
 use backends::guard::Guard;
 use backends::sandbox::{Network, Protection, Protections};
 use backends::stdio::{RunAs, StdioSettings};
@@ -184,14 +185,109 @@ fn as_stranger() -> Option<StdioSettings> {
 }
 
 #[tokio::test]
-async fn a_server_has_the_rights_of_its_user() {
+async fn a_server_has_the_rights_of_its_user_and_no_others() {
     let Some(settings) = as_stranger() else { return };
+    // A group of the node, which the thread that starts the server inherits from this one.
+    rustix::thread::set_thread_groups(&[rustix::process::Gid::from_raw(STRANGER + 1)]).unwrap();
+    let ids = [STRANGER; 4].map(|id| id.to_string()).join("\t");
     let is_stranger = format!(
-        "def check():\n    return (os.getuid(), os.getgid(), os.getgroups()) == ({STRANGER}, {STRANGER}, [])"
+        "def check():\n    lines = open('/proc/self/status').read().splitlines()\n    \
+         wanted = ['Uid:\t{ids}', 'Gid:\t{ids}'] + [f'Cap{{set}}:\t{{0:016x}}' for set in ('Inh', 'Prm', 'Eff', 'Amb')]\n    \
+         return os.getgroups() == [] and all(line in lines for line in wanted)"
     );
     let granted = granted_to(settings.run_as.as_ref());
     assert!(holds(settings.clone(), &is_stranger, granted).await);
     assert!(holds(settings, &is_stranger, unprotected()).await);
+}
+
+/// To the kernel the largest number means that user and group do not change.
+#[tokio::test]
+async fn a_server_of_no_user_does_not_start() {
+    let Some(settings) = as_stranger() else { return };
+    for (uid, gid) in [(u32::MAX, STRANGER), (STRANGER, u32::MAX)] {
+        let run_as = RunAs { uid, gid, name: None, home: None };
+        let probed = Protections::probe(Some(&guard()), Some(&run_as));
+        assert!(probed.refused().contains("the number of no user"), "{}", probed.refused());
+        let mut settings = StdioSettings { run_as: Some(run_as), ..settings.clone() };
+        (settings.command, settings.explain) = ("/bin/cat".into(), Some(true));
+        let reason = Talk::up(settings, &with(unprotected())).await.down().await;
+        assert!(reason.contains("the number of no user"), "{reason}");
+    }
+}
+
+/// After a fork, the first write to each page that the node has written before is a fault of the
+/// processor. No other test may fork beside this one: each has a process of its own under nextest.
+#[tokio::test]
+async fn the_start_of_a_server_with_a_user_does_not_copy_the_pages_of_the_node() {
+    let Some(settings) = as_stranger() else { return };
+    let stage = with(unprotected());
+    // In pieces that are written at once, so that the kernel takes no larger pages for it.
+    let piece = || vec![1; 32 << 10];
+    let mut memory: Vec<Vec<u8>> = std::iter::repeat_with(piece).take(1_000).collect();
+    let answers = StdioSettings {
+        command: "/bin/sh".into(),
+        args: vec!["-c".into(), "echo '{\"jsonrpc\":\"2.0\",\"method\":\"a\"}'; cat".into()],
+        ..settings
+    };
+    let mut talk = Talk::up(answers, &stage).await;
+    assert!(talk.next_text().await.contains("method"));
+    let before = faults();
+    memory.iter_mut().flatten().step_by(4 << 10).for_each(|byte| *byte = 2);
+    let more = faults() - before;
+    assert!(more < 100, "{more} faults in 8000 pages");
+}
+
+/// The faults of this thread that needed no disk.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // The name of the thread, in parentheses, may have blanks.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_server_needs_a_directory_that_its_user_can_reach() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(settings) = as_stranger() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let starts = async |cwd: &std::path::Path| {
+        for protections in [unprotected(), granted_to(settings.run_as.as_ref())] {
+            let mut settings = StdioSettings { cwd: Some(cwd.into()), ..settings.clone() };
+            settings.command = "/bin/sh".into();
+            settings.args = vec![
+                "-c".into(),
+                r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"$PWD\"}"; cat"#.into(),
+            ];
+            settings.explain = Some(true);
+            let mut talk = Talk::up(settings, &with(protections)).await;
+            match talk.next().await {
+                Some(LinkEvent::Message { message, .. }) => {
+                    let text = String::from_utf8(message.raw().to_vec()).unwrap();
+                    assert!(text.contains(inner.to_str().unwrap()), "{text}");
+                }
+                Some(LinkEvent::Down { reason }) => return Err(reason),
+                other => panic!("{other:?}"),
+            }
+        }
+        Ok(())
+    };
+    let missing = starts(&inner.join("missing")).await.unwrap_err();
+    assert!(missing.contains("the working directory of the server does not exist"), "{missing}");
+    let mode = |mode| std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode));
+    mode(0o700).unwrap();
+    let refused = starts(&inner).await.unwrap_err();
+    assert!(refused.contains("Permission denied"), "{refused}");
+    mode(0o755).unwrap();
+    assert_eq!(starts(&inner).await, Ok(()));
+    // A relative path begins at the directory of the node.
+    let up =
+        std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect::<Vec<_>>();
+    assert_eq!(
+        starts(&std::path::Path::new(&up.join("/")).join(inner.strip_prefix("/").unwrap())).await,
+        Ok(())
+    );
 }
 
 #[tokio::test]
