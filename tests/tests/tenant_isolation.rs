@@ -217,8 +217,9 @@ struct Measured {
 fn too_slow(classes: &[Class], mut p99: Vec<Duration>, allowed: Duration) -> Option<String> {
     p99.sort_unstable();
     let median = *p99.get(p99.len() / 2)?;
-    let fault =
-        (median > allowed).then(|| format!("{classes:?}: p99 {p99:.1?}, {allowed:?} allowed"))?;
+    let fault = (median > allowed).then(|| {
+        format!("{classes:?}: median {median:.1?} of p99 {p99:.1?}, {allowed:?} allowed")
+    })?;
     println!("FAULT {fault}");
     Some(fault)
 }

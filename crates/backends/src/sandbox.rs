@@ -244,7 +244,7 @@ impl Protections {
     }
 }
 
-/// What a probe printed. If it printed nothing and failed, its complaint is an error.
+/// The standard output of a probe. If it is empty and the probe failed, the first line of its standard error is the error.
 fn output_of_probe(guard: &Guard, user: Option<&RunAs>) -> io::Result<String> {
     let mut command = guard.probe(user.map(RunAs::for_guard));
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -258,8 +258,8 @@ fn output_of_probe(guard: &Guard, user: Option<&RunAs>) -> io::Result<String> {
     // The process has ended, and its few lines fit the pipes.
     let output = text_of(probe.stdout.take())?;
     if output.is_empty() && !status.success() {
-        let complaint = text_of(probe.stderr.take())?;
-        let cause = complaint.lines().next().unwrap_or("it printed nothing");
+        let errors = text_of(probe.stderr.take())?;
+        let cause = errors.lines().next().unwrap_or("it printed nothing");
         return Err(io::Error::other(cause.to_owned()));
     }
     Ok(output)

@@ -41,7 +41,7 @@ pub(super) fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     set_thread_res_gid(group, group, group)?;
     set_thread_res_uid(user, user, user)?;
     if !user.is_root() {
-        // The kernel has done so, unless it was told not to (`no-setuid-fixup`).
+        // The kernel has done so, unless the securebit `no-setuid-fixup` is set.
         clear_ambient_capability_set()?;
         set_capabilities(None, no_capabilities())?;
     }
