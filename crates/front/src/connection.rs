@@ -5,7 +5,6 @@ use std::future::ready;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix_web::dev::{Service, ServiceFactory, fn_factory, fn_service};
 use futures_util::future::Either;
@@ -13,7 +12,7 @@ use futures_util::{FutureExt, TryFutureExt};
 use tokio::net::TcpStream;
 
 use crate::connections_by_address::{ConnectionsByAddress, CountedConnection, TooMany};
-use crate::head_timeout::Timed;
+use crate::head_timeout::{Timed, Timeouts};
 use crate::metrics::{CONNECTIONS, Closed, GaugeGuard, count_closed};
 use crate::places::{Place, Places};
 use crate::second_poll::Repolled;
@@ -28,8 +27,8 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 2\r\n\
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
-    /// Limit for a head to arrive, from its first byte.
-    pub(crate) head_timeout: Duration,
+    /// Limits for what a client sends.
+    pub(crate) timeouts: Timeouts,
     /// Limit for sent data to stay unread, in seconds.
     pub(crate) write_timeout_secs: u32,
 }
@@ -81,7 +80,7 @@ where
             fn_service(move |stream: TcpStream| {
                 set_up(&stream, limits.write_timeout_secs);
                 let peer = stream.peer_addr().ok();
-                let stream = Timed::new(wrap(stream, peer), limits.head_timeout);
+                let stream = Timed::new(wrap(stream, peer), limits.timeouts);
                 let admitted = clients.as_ref().map(|clients| clients.admit(&stream, peer));
                 let Ok(admitted) = admitted.transpose() else {
                     count_closed(Closed::Address);

@@ -1,10 +1,11 @@
 //! Bounds the time that each request's head may take to arrive, and passes on one request at a time.
 //!
-//! The HTTP layer times the head of a connection's first request only. [`Timed`] wraps the socket
-//! and times every later one, from its first byte. It holds back what is beyond the end of the request
-//! that is served. [`HeadProgress`], which both share, records what is due. A head that arrives whole in
-//! one read needs no timer. A connection that waits for a request can be closed from outside, and its
-//! holder is the tenant that it counts for then.
+//! [`Timed`] wraps the socket and times each head from its first byte, and a new connection until that
+//! byte. The HTTP layer does not: it would time the first head from the connect, and a client that is
+//! busy between its connect and its request would lose the request. It holds back what is beyond the end
+//! of the request that is served. [`HeadProgress`], which both share, records what is due. A head that
+//! arrives whole in one read needs no timer. A connection that waits for a request can be closed from
+//! outside, and its holder is the tenant that it counts for then.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -35,7 +36,7 @@ const REQUEST_TIMEOUT: &[u8] =
 /// The state of a connection between two requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The first head is due, which the HTTP layer times itself.
+    /// The first head is due, or the TLS handshake before it. Timed.
     First,
     /// No byte of the next head has arrived; `keep_alive_secs` bounds it.
     Idle,
@@ -48,6 +49,38 @@ enum Phase {
     /// The request was answered before its body had arrived. Timed: the HTTP layer reads the rest of the
     /// body, or closes the connection.
     Unread,
+}
+
+/// What a connection has a time for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimedWait {
+    /// The first byte of a new connection, or of the first head behind a handshake.
+    FirstByte,
+    /// The rest of a TLS handshake.
+    Handshake,
+    /// The rest of a head.
+    Head,
+    /// The rest of a body whose request is answered.
+    Body,
+}
+
+/// How long a client may take to send something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// For the first byte of a new connection.
+    pub(crate) first_byte: Duration,
+    /// For a head from its first byte, for a TLS handshake from its first byte, and for the rest of a body whose
+    /// request is answered.
+    pub(crate) head: Duration,
+}
+
+impl Timeouts {
+    fn of(&self, wait: TimedWait) -> Duration {
+        match wait {
+            TimedWait::FirstByte => self.first_byte,
+            TimedWait::Handshake | TimedWait::Head | TimedWait::Body => self.head,
+        }
+    }
 }
 
 /// The head state that a connection's socket and its requests share.
@@ -275,9 +308,15 @@ impl HeadProgress {
         held.splice(..0, bytes.iter().copied());
     }
 
-    /// Is a head due that has begun, or the rest of a body?
-    fn is_due(&self) -> bool {
-        matches!(self.phase.get(), Phase::Begun | Phase::Unread)
+    /// What has a time now.
+    fn timed_wait(&self) -> Option<TimedWait> {
+        match self.phase.get() {
+            Phase::First if self.is_in_handshake.get() => Some(TimedWait::Handshake),
+            Phase::First if self.is_unused() => Some(TimedWait::FirstByte),
+            Phase::First | Phase::Begun => Some(TimedWait::Head),
+            Phase::Unread => Some(TimedWait::Body),
+            Phase::Idle | Phase::Complete | Phase::Serving => None,
+        }
     }
 
     fn begin_request(&self) {
@@ -358,17 +397,17 @@ impl<B: MessageBody + Unpin> MessageBody for Served<B> {
 pub(crate) struct Timed<S = TcpStream> {
     stream: S,
     heads: Rc<HeadProgress>,
-    timeout: Duration,
-    /// Boxed, and created only if a head does not arrive in one read.
-    late: Option<Pin<Box<Sleep>>>,
+    timeouts: Timeouts,
+    /// The time of what is waited for. Boxed, and created only if a head does not arrive in one read.
+    late: Option<(TimedWait, Pin<Box<Sleep>>)>,
     /// The client does not read: a 408 would be written into the middle of a response.
     is_blocked: bool,
 }
 
 impl<S: Transport> Timed<S> {
     /// Wraps a connection and times its heads.
-    pub(crate) fn new(stream: S, timeout: Duration) -> Self {
-        Self { stream, heads: HeadProgress::new(), timeout, late: None, is_blocked: false }
+    pub(crate) fn new(stream: S, timeouts: Timeouts) -> Self {
+        Self { stream, heads: HeadProgress::new(), timeouts, late: None, is_blocked: false }
     }
 
     /// The state to share with the requests of the connection.
@@ -401,15 +440,15 @@ impl<S: Transport> Timed<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Starts, stops and polls the timer.
-    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.heads.is_due() {
-            self.late = None;
-            return false;
-        }
-        let timeout = self.timeout;
-        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        late.as_mut().poll(context).is_ready()
+    /// Starts, stops and polls the timer. Returns what is late.
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Option<TimedWait> {
+        let wait = self.heads.timed_wait();
+        self.late.take_if(|(of, _)| Some(*of) != wait);
+        let wait = wait?;
+        let (_, late) = self
+            .late
+            .get_or_insert_with(|| (wait, Box::pin(tokio::time::sleep(self.timeouts.of(wait)))));
+        late.as_mut().poll(context).is_ready().then_some(wait)
     }
 
     fn note_task(&self, context: &Context<'_>) {
@@ -436,17 +475,23 @@ impl<S: Transport> AsyncRead for Timed<S> {
                 false => Poll::Ready(Ok(())),
             };
         }
-        if this.is_late(context) {
-            if !this.is_blocked {
-                this.stream.write_last(REQUEST_TIMEOUT);
+        match this.poll_late(context) {
+            None => {}
+            // If a request arrives in this moment, it is served.
+            Some(TimedWait::FirstByte) => this.heads.is_unwanted.set(true),
+            // No answer can be sent yet.
+            Some(TimedWait::Handshake) => return Poll::Ready(Ok(())),
+            Some(TimedWait::Head | TimedWait::Body) => {
+                if !this.is_blocked {
+                    this.stream.write_last(REQUEST_TIMEOUT);
+                }
+                return Poll::Ready(Ok(()));
             }
-            return Poll::Ready(Ok(()));
         }
         // Answers that the client does not read would gather without a bound.
         if this.is_blocked && this.heads.is_between() {
             return Poll::Pending;
         }
-        let is_unread = this.heads.phase.get() == Phase::Unread;
         let bytes_max = match this.heads.may_read() {
             MayRead::Bytes(bytes) => bytes,
             MayRead::NextRun => {
@@ -461,6 +506,8 @@ impl<S: Transport> AsyncRead for Timed<S> {
         let mut read = this.poll_read_at_most(bytes_max, context, into);
         if S::HAS_HANDSHAKE {
             this.heads.set_in_handshake(this.stream.is_in_handshake());
+            // A handshake that has begun in this read has a time from now on.
+            let _ = this.poll_late(context);
         }
         let received = &into.filled()[before..];
         if !S::HAS_HANDSHAKE && received.first() == Some(&HANDSHAKE) && this.heads.is_unused() {
@@ -475,10 +522,6 @@ impl<S: Transport> AsyncRead for Timed<S> {
             }
         }
         this.heads.in_run.set(this.heads.in_run.get() + passed as u64);
-        if is_unread && this.heads.phase.get() != Phase::Unread {
-            // A head that has begun behind this body has a time of its own.
-            this.late = None;
-        }
         if this.heads.is_unwanted.get() {
             match this.heads.awaited() {
                 // The reader gets the end of the connection. It still writes the last response.

@@ -68,7 +68,7 @@ struct Connection {
 impl Connection {
     fn new(bytes: &str) -> Self {
         let stream = Fixture { bytes: bytes.into(), is_open: true };
-        let timed = Timed::new(stream, Duration::from_secs(10));
+        let timed = Timed::new(stream, TIMEOUTS);
         Self { timed, woken: Arc::default() }
     }
 
@@ -89,6 +89,15 @@ impl Connection {
         }
     }
 
+    /// Whether a read returns the end of the connection.
+    fn has_ended(&mut self) -> bool {
+        let mut buffer = [0; 8];
+        let mut into = ReadBuf::new(&mut buffer);
+        let mut context = Context::from_waker(Waker::noop());
+        Pin::new(&mut self.timed).poll_read(&mut context, &mut into).is_ready()
+            && into.filled().is_empty()
+    }
+
     fn write(&mut self) -> Poll<io::Result<usize>> {
         let waker = Waker::from(Arc::clone(&self.woken));
         Pin::new(&mut self.timed).poll_write(&mut Context::from_waker(&waker), b"x")
@@ -96,6 +105,28 @@ impl Connection {
 
     fn is_woken(&self) -> bool {
         self.woken.0.swap(false, std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+const TIMEOUTS: Timeouts =
+    Timeouts { first_byte: Duration::from_secs(75), head: Duration::from_secs(10) };
+
+/// A worker that is busy when the time ends sees the timer and the request in one run.
+#[tokio::test(start_paused = true)]
+async fn a_first_request_that_arrives_when_its_time_ends_is_served() {
+    for is_sent in [true, false] {
+        let mut connection = Connection::new("");
+        assert_eq!(connection.run(), "");
+        tokio::time::advance(TIMEOUTS.first_byte - Duration::from_millis(10)).await;
+        assert_eq!(connection.run(), "");
+        tokio::time::advance(Duration::from_millis(20)).await;
+        if is_sent {
+            connection.timed.stream.bytes = ONE.into();
+            assert_eq!(connection.run(), ONE);
+            assert!(!connection.timed.heads.is_closing());
+        } else {
+            assert!(connection.has_ended());
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::connection::ClientConnections;
 use crate::connections_by_address::ConnectionsByAddress;
 use crate::drain::Drain;
 use crate::front::Front;
-use crate::head_timeout::{Served, Serving, Timed};
+use crate::head_timeout::{Served, Serving, Timed, Timeouts};
 use crate::places::{Places, connections_headroom};
 use crate::tls::WorkerTls;
 use crate::transport::Transport;
@@ -164,8 +164,12 @@ fn client_server(
     let workers = settings.worker_count();
     let connections_max = settings.connections_max;
     metrics::CONNECTIONS_MAX.set(connections_max.saturating_mul(workers) as i64);
+    let head_secs = settings.head_timeout_secs;
     let limits = connection::ConnectionLimits {
-        head_timeout: Duration::from_secs(settings.head_timeout_secs),
+        timeouts: Timeouts {
+            first_byte: Duration::from_secs(settings.keep_alive_secs.max(head_secs)),
+            head: Duration::from_secs(head_secs),
+        },
         write_timeout_secs: settings.write_timeout_secs,
     };
     let keep_alive = match settings.keep_alive_secs {
@@ -232,7 +236,8 @@ where
         };
         let http = HttpService::build()
             .keep_alive(self.keep_alive)
-            .client_request_timeout(self.limits.head_timeout)
+            // `Timed` has the times of heads.
+            .client_request_timeout(Duration::ZERO)
             .client_disconnect_timeout(LINGER)
             // A client that closes its half counts as disconnected. Otherwise the server would
             // detect the disconnect of an SSE client only at its next write to the stream.

@@ -64,11 +64,11 @@ pub struct Settings {
     /// private addresses. The address of a client is then the last one in `X-Forwarded-For` that is
     /// none of theirs. Any other client can write that header itself.
     pub trusted_proxies: Vec<String>,
-    /// How long an idle connection is kept for its next request, in seconds; then it is closed.
+    /// How long an idle connection is kept for its next request, and a new one for its first, in seconds; then it
+    /// is closed. A new one is kept for at least `head_timeout_secs`. 0: each is closed after its response.
     pub keep_alive_secs: u64,
-    /// How long a client may take to send a request's head, in seconds from its first byte
-    /// (for a connection's first request, from the connect); then it is answered 408 and the
-    /// connection closed. A connection on which a request came before the one ahead of it was
+    /// How long a client may take to send a request's head, in seconds from its first byte; then it is
+    /// answered 408 and the connection closed. So long may a TLS handshake take as well. A connection on which a request came before the one ahead of it was
     /// answered is closed after so long without a request, too.
     pub head_timeout_secs: u64,
     /// How long a client may take to send a body, in seconds, with all waits of the node; then it

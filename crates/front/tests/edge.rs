@@ -434,6 +434,35 @@ async fn a_head_that_never_ends_is_408() {
     assert!(wire.receive_until_close().await.starts_with("HTTP/1.1 408"));
 }
 
+/// A client may be busy between its connect and its first request, as others are between two requests.
+#[actix_rt::test]
+async fn a_new_connection_may_be_silent_for_as_long_as_an_idle_one() {
+    let front = start(|settings| (settings.head_timeout_secs, settings.keep_alive_secs) = (1, 3));
+    let mut silent = Wire::open(&front).await;
+    let (mut late, mut half) = (Wire::open(&front).await, Wire::open(&front).await);
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    late.send(request("POST /demo/mcp", POLITE, PING)).await;
+    assert_eq!(late.receive().await.status, 400);
+    // Its first head has its time from its first byte.
+    let (lasted, seen) = dripped(&mut half, "P").await;
+    assert!(seen.starts_with("HTTP/1.1 408"), "{seen:?}");
+    assert!((900..2_000).contains(&lasted.as_millis()), "{lasted:?}");
+    let began = std::time::Instant::now();
+    assert_eq!(silent.receive_until_close().await, "", "nothing was asked");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[actix_rt::test]
+async fn without_idle_connections_a_new_one_still_has_the_time_of_a_head() {
+    let front = start(|settings| (settings.head_timeout_secs, settings.keep_alive_secs) = (1, 0));
+    let mut silent = Wire::open(&front).await;
+    let mut late = Wire::open(&front).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    late.send(request("POST /demo/mcp", POLITE, PING)).await;
+    assert_eq!(late.receive().await.status, 400);
+    assert_eq!(silent.receive_until_close().await, "");
+}
+
 /// Writes `sent`, then one more byte of it each 100 ms. Returns how long the connection lasted
 /// and what was received.
 async fn dripped(wire: &mut Wire, sent: &str) -> (Duration, String) {
