@@ -27,7 +27,7 @@ async function visit(client, tenant) {
     if (many && client.load) {
         saw('load', await client.load(many.tool, many.number ? { ...many.arguments, [many.number]: 3 } : {}));
     } else if (many) {
-        const numbers = Array.from({ length: 50 }, (_, at) => at + 1);
+        const numbers = Array.from({ length: many.times }, (_, at) => at + 1);
         const args = (n) => (many.number ? { ...many.arguments, [many.number]: n } : {});
         saw('many', { texts: await Promise.all(numbers.map((n) => client.call(many.tool, args(n)))) });
     }

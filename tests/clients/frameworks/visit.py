@@ -27,7 +27,7 @@ async def visit(client, tenant):
     saw("call", text=await client.call(tenant["call"]["tool"], tenant["call"]["arguments"]))
     if many := tenant.get("many"):
         calls = (client.call(many["tool"], {**many["arguments"], many["number"]: n} if many["number"] else {})
-                 for n in range(1, 51))
+                 for n in range(1, many["times"] + 1))
         saw("many", texts=await asyncio.gather(*calls))
     if big := tenant.get("big"):
         saw("big", length=len(await client.call(big["tool"], big["arguments"])))
