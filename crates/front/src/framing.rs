@@ -79,11 +79,6 @@ impl Framing {
         self.has_body
     }
 
-    /// Has any byte of the head arrived?
-    pub(crate) fn has_begun(&self) -> bool {
-        self.head.has_begun()
-    }
-
     /// Could another parser read the head in another way? Also if it is not known where it begins.
     pub(crate) fn is_ambiguous(&self) -> bool {
         self.head.is_ambiguous() || self.due == Due::Unknown

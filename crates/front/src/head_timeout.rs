@@ -2,8 +2,8 @@
 //!
 //! [`Timed`] wraps the socket and times each head from its first byte, and a new connection until that
 //! byte. The HTTP layer does not: it would time the first head from the connect, and a client that is
-//! busy between its connect and its request would lose the request. It holds back what is beyond the end
-//! of the request that is served. [`HeadProgress`], which both share, records what is due. A head that
+//! busy between its connect and its request would lose the request. `Timed` also holds back what is
+//! beyond the end of the request that is served. [`HeadProgress`], which both share, records what is due. A head that
 //! arrives whole in one read needs no timer. A connection that waits for a request can be closed from
 //! outside, and its holder is the tenant that it counts for then.
 
@@ -36,7 +36,7 @@ const REQUEST_TIMEOUT: &[u8] =
 /// The state of a connection between two requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The first head is due, or the TLS handshake before it. Timed.
+    /// No byte of the first head has arrived, nor the end of a TLS handshake before it. Timed.
     First,
     /// No byte of the next head has arrived; `keep_alive_secs` bounds it.
     Idle,
@@ -221,9 +221,8 @@ impl HeadProgress {
     fn awaited(&self) -> Option<Rest> {
         Some(match self.phase.get() {
             Phase::First if self.is_in_handshake.get() => Rest::HalfHead,
-            Phase::First if !self.framing.borrow().has_begun() => Rest::Idle,
-            Phase::Idle => Rest::Idle,
-            Phase::First | Phase::Begun | Phase::Unread => Rest::HalfHead,
+            Phase::First | Phase::Idle => Rest::Idle,
+            Phase::Begun | Phase::Unread => Rest::HalfHead,
             Phase::Complete | Phase::Serving if self.waits_for_room.get() => Rest::Body,
             // Otherwise the request is served in the run in which its head is complete.
             Phase::Complete => Rest::HalfHead,
@@ -249,7 +248,7 @@ impl HeadProgress {
 
     /// No byte of a request has ever arrived.
     fn is_unused(&self) -> bool {
-        self.phase.get() == Phase::First && !self.framing.borrow().has_begun()
+        self.phase.get() == Phase::First
     }
 
     fn wake(&self) {
@@ -294,7 +293,6 @@ impl HeadProgress {
             passed += framing.read(&bytes[passed..]);
         }
         match framing.due() {
-            Due::Head if self.phase.get() == Phase::First => {}
             Due::Head => self.phase.set(Phase::Begun),
             _ => self.phase.set(Phase::Complete),
         }
@@ -312,8 +310,8 @@ impl HeadProgress {
     fn timed_wait(&self) -> Option<TimedWait> {
         match self.phase.get() {
             Phase::First if self.is_in_handshake.get() => Some(TimedWait::Handshake),
-            Phase::First if self.is_unused() => Some(TimedWait::FirstByte),
-            Phase::First | Phase::Begun => Some(TimedWait::Head),
+            Phase::First => Some(TimedWait::FirstByte),
+            Phase::Begun => Some(TimedWait::Head),
             Phase::Unread => Some(TimedWait::Body),
             Phase::Idle | Phase::Complete | Phase::Serving => None,
         }
@@ -451,6 +449,14 @@ impl<S: Transport> Timed<S> {
         late.as_mut().poll(context).is_ready().then_some(wait)
     }
 
+    /// Ends the connection, since this is late. Silence and a handshake get no answer.
+    fn end(&mut self, late: TimedWait) -> Poll<io::Result<()>> {
+        if matches!(late, TimedWait::Head | TimedWait::Body) && !self.is_blocked {
+            self.stream.write_last(REQUEST_TIMEOUT);
+        }
+        Poll::Ready(Ok(()))
+    }
+
     fn note_task(&self, context: &Context<'_>) {
         let mut task = self.heads.task.borrow_mut();
         if task.as_ref().is_none_or(|task| !task.will_wake(context.waker())) {
@@ -475,18 +481,11 @@ impl<S: Transport> AsyncRead for Timed<S> {
                 false => Poll::Ready(Ok(())),
             };
         }
-        match this.poll_late(context) {
-            None => {}
-            // If a request arrives in this moment, it is served.
-            Some(TimedWait::FirstByte) => this.heads.is_unwanted.set(true),
-            // No answer can be sent yet.
-            Some(TimedWait::Handshake) => return Poll::Ready(Ok(())),
-            Some(TimedWait::Head | TimedWait::Body) => {
-                if !this.is_blocked {
-                    this.stream.write_last(REQUEST_TIMEOUT);
-                }
-                return Poll::Ready(Ok(()));
-            }
+        // Of a first byte the time is looked at behind the read: one that arrives in this moment is not late.
+        if this.heads.timed_wait() != Some(TimedWait::FirstByte)
+            && let Some(late) = this.poll_late(context)
+        {
+            return this.end(late);
         }
         // Answers that the client does not read would gather without a bound.
         if this.is_blocked && this.heads.is_between() {
@@ -506,8 +505,6 @@ impl<S: Transport> AsyncRead for Timed<S> {
         let mut read = this.poll_read_at_most(bytes_max, context, into);
         if S::HAS_HANDSHAKE {
             this.heads.set_in_handshake(this.stream.is_in_handshake());
-            // A handshake that has begun in this read has a time from now on.
-            let _ = this.poll_late(context);
         }
         let received = &into.filled()[before..];
         if !S::HAS_HANDSHAKE && received.first() == Some(&HANDSHAKE) && this.heads.is_unused() {
@@ -528,6 +525,12 @@ impl<S: Transport> AsyncRead for Timed<S> {
                 Some(_) if read.is_pending() => return Poll::Ready(Ok(())),
                 _ => this.heads.is_unwanted.set(false),
             }
+        }
+        // Also the time of a handshake that has begun in this read.
+        if read.is_pending()
+            && let Some(late) = this.poll_late(context)
+        {
+            return this.end(late);
         }
         read
     }

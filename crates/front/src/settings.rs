@@ -68,8 +68,8 @@ pub struct Settings {
     /// is closed. A new one is kept for at least `head_timeout_secs`. 0: each is closed after its response.
     pub keep_alive_secs: u64,
     /// How long a client may take to send a request's head, in seconds from its first byte; then it is
-    /// answered 408 and the connection closed. So long may a TLS handshake take as well. A connection on which a request came before the one ahead of it was
-    /// answered is closed after so long without a request, too.
+    /// answered 408 and the connection closed. So long may a TLS handshake take as well, from its first
+    /// byte. At least 1.
     pub head_timeout_secs: u64,
     /// How long a client may take to send a body, in seconds, with all waits of the node; then it
     /// is answered 408 and the connection closed.

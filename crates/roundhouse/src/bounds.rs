@@ -35,6 +35,11 @@ pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: 
             "`node.children_nice` is {nice}; it is at most {CHILDREN_NICE_MAX}, the lowest priority that there is"
         ));
     }
+    if settings.front.head_timeout_secs == 0 {
+        problems.add(
+            "`front.head_timeout_secs` is 0; no client could send a request: write 1 or above",
+        );
+    }
     shares::check_minima(settings, problems);
     check_bodies(settings, problems);
     check_messages(settings, cluster, problems);
@@ -130,6 +135,10 @@ mod tests {
 
     #[test]
     fn the_priority_of_servers_is_one_that_the_kernel_has() {
+        let [only] = &problems("[front]\nhead_timeout_secs = 0\n")[..] else {
+            panic!("one problem")
+        };
+        assert!(only.contains("`front.head_timeout_secs` is 0"), "{only}");
         assert!(problems("[node]\nchildren_nice = 19\n").is_empty());
         let [only] = &problems("[node]\nchildren_nice = 20\n")[..] else { panic!("one problem") };
         assert!(only.contains("`node.children_nice` is 20; it is at most 19"), "{only}");

@@ -78,8 +78,8 @@ export const adapters = {
             const pairs = Object.entries(args).flatMap(([key, value]) => ['--tool-arg', `${key}=${value}`]);
             return run('--method', 'tools/call', '--tool-name', name, ...pairs, ...more);
         };
-        const load = (name, args) =>
-            call({ name, arguments: args }, ['--load', '--load-requests', '50', '--load-concurrency', '50']);
+        const load = (name, args, times) =>
+            call({ name, arguments: args }, ['--load', '--load-requests', times, '--load-concurrency', times].map(String));
         const all = operations(
             {
                 listTools: () => run('--method', 'tools/list'),

@@ -25,7 +25,7 @@ async function visit(client, tenant) {
     saw('call', { text: await client.call(tenant.call.tool, tenant.call.arguments) });
     const { many, big, error, progress, resource, prompt } = tenant;
     if (many && client.load) {
-        saw('load', await client.load(many.tool, many.number ? { ...many.arguments, [many.number]: 3 } : {}));
+        saw('load', await client.load(many.tool, many.number ? { ...many.arguments, [many.number]: 3 } : {}, many.times));
     } else if (many) {
         const numbers = Array.from({ length: many.times }, (_, at) => at + 1);
         const args = (n) => (many.number ? { ...many.arguments, [many.number]: n } : {});

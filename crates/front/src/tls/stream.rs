@@ -1,8 +1,8 @@
 //! A connection with TLS. Its first reads perform the handshake.
 //!
 //! The HTTP layer has the connection from its first byte, so all limits of a connection apply to a
-//! handshake too. A handshake that fails is the end of the connection for the HTTP layer. What HTTP
-//! writes before the handshake is complete, which is an answer to a head that is late, is dropped.
+//! handshake too. A handshake that fails is the end of the connection for the HTTP layer. Nothing that
+//! HTTP writes before the handshake is complete is sent.
 
 use std::fmt;
 use std::io;
