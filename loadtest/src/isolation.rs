@@ -61,8 +61,9 @@ impl Tenants {
         if has_autogroups() {
             writeln!(
                 std::io::stderr(),
-                "kernel.sched_autogroup_enabled is 1: the kernel may leave the processes of stdio servers \
-                 without a core for seconds while a node is busy; set it to 0 for this measurement"
+                "kernel.sched_autogroup_enabled is 1: the kernel shares cores between sessions, which each of \
+                 three nodes has, and each stdio server if this runs in a terminal; set it to 0 for this \
+                 measurement"
             )?;
         }
         let interrupts = Interrupts::start().inspect_err(|error| {
@@ -158,7 +159,7 @@ impl Display for Measured {
     }
 }
 
-/// Whether the kernel shares cores between sessions of processes, of which each server of stdio has one.
+/// Whether the kernel shares cores between sessions of processes, whatever their priorities are.
 fn has_autogroups() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
         .is_ok_and(|setting| setting.trim() == "1")

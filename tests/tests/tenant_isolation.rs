@@ -6,8 +6,8 @@
 //! machine, the attacking clients and the attacking tenant's processes have the last one. Nothing
 //! else should run: `.config/nextest.toml` starts no other test beside this one.
 //!
-//! With `kernel.sched_autogroup_enabled=1`, and outside of a cgroup of its own, the server of the
-//! tenant `steady` may get no core for longer than is allowed here: `docs/deploying.md`.
+//! From a terminal with `kernel.sched_autogroup_enabled=1`, and outside of a cgroup of its own, the server of
+//! the tenant `steady` may get no core for longer than is allowed here: `docs/deploying.md`.
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 

@@ -22,7 +22,8 @@
 //! descendant a child of the guard, which exits only when all of them are dead. But a server that
 //! kills its guard can leave processes behind.
 //!
-//! The guard leads a session of its own, without the terminal of the node. The parent of the server
+//! The guard has no controlling terminal: it leads a session of its own if the node has one, and a
+//! process group in the node's session otherwise. The parent of the server
 //! leads the server's process group. It passes the first `SIGTERM` or
 //! `SIGINT` on to the group. At `SIGHUP`, which the kernel also sends when the node dies, it kills
 //! everything. When the server exits, the processes that the server left behind are killed, and
@@ -51,9 +52,11 @@ use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_child_subreaper,
-    set_parent_process_death_signal, setsid,
+    set_parent_process_death_signal, setpgid, setsid,
 };
 
 pub(crate) use self::command_line::{Confinement, ServerUser};
@@ -172,8 +175,7 @@ fn run_guard(guard: &Guard, args: GuardArgs) -> io::Result<i32> {
     // The name in process listings, which would be that of the link to the program otherwise.
     let _ = rustix::thread::set_name(c"mcp-guard");
     let mut signals = server::handled_signals()?;
-    // In a session without a controlling terminal, a server cannot push input into the node's (`TIOCSTI`).
-    setsid()?;
+    leave_terminal()?;
     set_child_subreaper(Some(getpid()))?;
     set_parent_process_death_signal(Some(Signal::HUP))?;
     // If the parent died before the call above, the kernel sends no signal.
@@ -203,6 +205,19 @@ fn run_guard(guard: &Guard, args: GuardArgs) -> io::Result<i32> {
         kill_child(pid);
     }
     Ok(server::shell_status(status?))
+}
+
+/// Leads a process group, without a controlling terminal: a server cannot push input into that of the node (`TIOCSTI`).
+///
+/// Without a terminal this needs no session of its own, which would have an autogroup of its own: as large a part of
+/// the cores as the node and all other servers together, whatever its priority is.
+fn leave_terminal() -> io::Result<()> {
+    let terminal = rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    match terminal {
+        Err(Errno::NXIO) => setpgid(None, None)?,
+        _ => drop(setsid()?),
+    }
+    Ok(())
 }
 
 /// Confines this process, and starts the server as its child.

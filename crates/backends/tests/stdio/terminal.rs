@@ -42,6 +42,47 @@ fn report(node: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Starts the command in its arguments in a session without a terminal, and prints the autogroup of that session.
+const WITHOUT_TERMINAL: &str = r#"
+import os, subprocess, sys
+os.setsid()
+group = open("/proc/self/autogroup").read()
+node = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
+line = node.stdout.readline()
+node.kill()
+node.wait()
+print(group.split()[0])
+print(line.decode())
+"#;
+
+/// A server that reports its autogroup.
+const GROUPED: &str = r#"
+group = open("/proc/self/autogroup").read().split()[0]
+print('{"jsonrpc":"2.0","method":"%s"}' % group, flush=True)
+"#;
+
+/// In an autogroup of its own a server would have as much of a core as the node, and its priority would say nothing.
+#[test]
+fn a_server_of_a_node_without_a_terminal_has_the_autogroup_of_the_node() {
+    if !std::fs::exists("/proc/self/autogroup").unwrap() {
+        println!("skipped: the kernel has no autogroups");
+        return;
+    }
+    for node in ["node", "sandboxed-node"] {
+        // This process may lead a session, which cannot begin one.
+        let output = Command::new("sh")
+            .args(["-c", r#"python3 -c "$@"; true"#, "sh", WITHOUT_TERMINAL])
+            .arg(env!("CARGO_BIN_EXE_backends-fixture"))
+            .args([node, "python3", "-c", GROUPED])
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let (group, server) = output.split_once('\n').unwrap();
+        assert!(group.starts_with("/autogroup-"), "{output}");
+        assert!(server.contains(&format!(r#""method":"{group}""#)), "{node}: {output}");
+    }
+}
+
 #[test]
 fn a_server_has_no_controlling_terminal_and_pushes_no_input_into_that_of_its_node() {
     for node in ["node", "sandboxed-node"] {
