@@ -65,7 +65,7 @@ print('{"jsonrpc":"2.0","method":"%s"}' % group, flush=True)
 #[test]
 fn a_server_of_a_node_without_a_terminal_has_the_autogroup_of_the_node() {
     if !std::fs::exists("/proc/self/autogroup").unwrap() {
-        println!("skipped: the kernel has no autogroups");
+        // The kernel has no autogroups.
         return;
     }
     for node in ["node", "sandboxed-node"] {
