@@ -61,9 +61,9 @@ impl Tenants {
         if has_autogroups() {
             writeln!(
                 std::io::stderr(),
-                "kernel.sched_autogroup_enabled is 1: the kernel shares cores between sessions, which each of \
-                 three nodes has, and each stdio server if this runs in a terminal; set it to 0 for this \
-                 measurement"
+                "kernel.sched_autogroup_enabled is 1: the kernel shares cores between sessions of processes, which \
+                 each of three nodes has, and each stdio server of a single node if this runs in a terminal; set it to \
+                 0 for this measurement"
             )?;
         }
         let interrupts = Interrupts::start().inspect_err(|error| {

@@ -209,8 +209,8 @@ fn run_guard(guard: &Guard, args: GuardArgs) -> io::Result<i32> {
 
 /// Leads a process group, without a controlling terminal: a server cannot push input into that of the node (`TIOCSTI`).
 ///
-/// Without a terminal this needs no session of its own, which would have an autogroup of its own: as large a part of
-/// the cores as the node and all other servers together, whatever its priority is.
+/// Without a terminal this needs no session of its own. Where the kernel shares cores between sessions (autogroups),
+/// each would get as much as the node, whatever its priority is.
 fn leave_terminal() -> io::Result<()> {
     let terminal = rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     match terminal {

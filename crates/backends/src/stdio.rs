@@ -1,6 +1,6 @@
 //! MCP servers that are programs, with messages over their standard streams.
 //!
-//! Every session has a process of its own, in a session and process group of the kernel of its own.
+//! Every session has a process of its own, which leads a process group.
 //! A process may be started before its session, and a start may outlive the session that caused it;
 //! see `start.rs`. The
 //! process inherits only the variables in [`INHERITED`] and [`INHERITED_FOR_DOWNLOADS`], and the

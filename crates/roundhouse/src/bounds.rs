@@ -37,7 +37,8 @@ pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: 
     }
     if settings.front.head_timeout_secs == 0 {
         problems.add(
-            "`front.head_timeout_secs` is 0; no client could send a request: write 1 or above",
+            "`front.head_timeout_secs` is 0; no client could send a head in parts, or complete a TLS handshake: write 1 \
+             or above",
         );
     }
     shares::check_minima(settings, problems);
@@ -134,11 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn the_priority_of_servers_is_one_that_the_kernel_has() {
+    fn a_head_has_at_least_a_second() {
+        assert!(problems("[front]\nhead_timeout_secs = 1\n").is_empty());
         let [only] = &problems("[front]\nhead_timeout_secs = 0\n")[..] else {
             panic!("one problem")
         };
         assert!(only.contains("`front.head_timeout_secs` is 0"), "{only}");
+    }
+
+    #[test]
+    fn the_priority_of_servers_is_one_that_the_kernel_has() {
         assert!(problems("[node]\nchildren_nice = 19\n").is_empty());
         let [only] = &problems("[node]\nchildren_nice = 20\n")[..] else { panic!("one problem") };
         assert!(only.contains("`node.children_nice` is 20; it is at most 19"), "{only}");

@@ -295,7 +295,7 @@ impl Children {
             command.current_dir(cwd);
         }
         if !is_guarded {
-            // A guard makes a session of its own, which a leader of a group cannot.
+            // A guard may have to begin a session, which a leader of a group cannot.
             command.process_group(0);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
