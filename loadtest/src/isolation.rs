@@ -159,7 +159,7 @@ impl Display for Measured {
     }
 }
 
-/// Whether the kernel shares cores between sessions of processes, whatever their priorities are.
+/// Whether the kernel shares cores between sessions of processes. Priorities count within a session only.
 fn has_autogroups() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
         .is_ok_and(|setting| setting.trim() == "1")

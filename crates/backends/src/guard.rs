@@ -210,7 +210,7 @@ fn run_guard(guard: &Guard, args: GuardArgs) -> io::Result<i32> {
 /// Leads a process group, without a controlling terminal: a server cannot push input into that of the node (`TIOCSTI`).
 ///
 /// Without a terminal this needs no session of its own. Where the kernel shares cores between sessions (autogroups),
-/// each would get as much as the node, whatever its priority is.
+/// each would get as much as the node: priorities count within a session only.
 fn leave_terminal() -> io::Result<()> {
     let terminal = rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     match terminal {

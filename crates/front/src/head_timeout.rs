@@ -246,11 +246,6 @@ impl HeadProgress {
         }
     }
 
-    /// No byte of a request has ever arrived.
-    fn is_unused(&self) -> bool {
-        self.phase.get() == Phase::First
-    }
-
     fn wake(&self) {
         if let Some(task) = &*self.task.borrow() {
             task.wake_by_ref();
@@ -507,7 +502,10 @@ impl<S: Transport> AsyncRead for Timed<S> {
             this.heads.set_in_handshake(this.stream.is_in_handshake());
         }
         let received = &into.filled()[before..];
-        if !S::HAS_HANDSHAKE && received.first() == Some(&HANDSHAKE) && this.heads.is_unused() {
+        if !S::HAS_HANDSHAKE
+            && received.first() == Some(&HANDSHAKE)
+            && this.heads.phase.get() == Phase::First
+        {
             count_handshake(Handshake::ListenerWithoutTls);
         }
         let passed = this.heads.received(received);
