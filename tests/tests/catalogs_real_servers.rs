@@ -116,6 +116,24 @@ async fn listed(client: &impl Asks, of: &str) -> Result<Vec<Value>> {
     }
 }
 
+/// All tools of a catalog with each kind of server and the two programs. A node answers `initialize` after 10 s
+/// although a program still starts, and lists its tools later.
+async fn tools_of_all(client: &Client) -> Result<Vec<Value>> {
+    let names: Vec<_> =
+        Kind::ALL.iter().map(|kind| kind.name()).chain(["memory", "time"]).collect();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let all = listed(client, "tools").await?;
+        let missing: Vec<_> =
+            names.iter().filter(|name| of_server(&all, name).is_empty()).collect();
+        if missing.is_empty() {
+            return Ok(all);
+        }
+        ensure!(Instant::now() < until, "no tools of {missing:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// The entries of one server, with their own names.
 fn of_server(all: &[Value], name: &str) -> Vec<Value> {
     let prefix = format!("{name}__");
@@ -139,7 +157,7 @@ async fn five_servers_over_http_and_two_programs_give_what_they_give_without_a_n
     let servers = HttpServer::start_all().await?;
     let node = Node::start(&catalog(named(&servers)))?;
     let client = Client::open_with(node.demo(), NEWEST, capabilities()).await?;
-    let all = listed(&client, "tools").await?;
+    let all = tools_of_all(&client).await?;
     for (kind, server) in Kind::ALL.into_iter().zip(&servers) {
         let name = kind.name();
         let direct = Direct::open(server).await?;
@@ -339,7 +357,7 @@ async fn five_servers_over_http_end_and_come_back() -> Result<()> {
     let servers = start().await?;
     let node = Node::start(&catalog(named(&servers)))?;
     let client = Client::open(node.demo(), NEWEST).await?;
-    let before = listed(&client, "tools").await?;
+    let before = tools_of_all(&client).await?;
     drop(servers);
     for kind in Kind::ALL {
         let (tool, arguments) = call_of(kind);
@@ -363,7 +381,7 @@ async fn five_servers_over_http_end_and_come_back() -> Result<()> {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    let after = listed(&client, "tools").await?;
+    let after = tools_of_all(&client).await?;
     ensure!(before == after, "{} tools before, {} after", before.len(), after.len());
     Ok(())
 }
