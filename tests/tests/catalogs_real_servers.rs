@@ -381,7 +381,7 @@ async fn five_servers_over_http_end_and_come_back() -> Result<()> {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    let after = tools_of_all(&client).await?;
+    let after = listed(&client, "tools").await?;
     ensure!(before == after, "{} tools before, {} after", before.len(), after.len());
     Ok(())
 }
