@@ -70,7 +70,7 @@ impl Issuer {
         let mut command = Command::new(tools::node());
         command.arg(script).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         command.envs(authority.map(|authority| ("NODE_EXTRA_CA_CERTS", authority)));
-        let mut process = command.stderr(Stdio::null()).kill_on_drop(true).spawn()?;
+        let mut process = command.stderr(Stdio::inherit()).kill_on_drop(true).spawn()?;
         let mut lines = BufReader::new(process.stdout.take().context("no stdout")?).lines();
         let first = async {
             loop {
@@ -85,6 +85,11 @@ impl Issuer {
         let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
         let (url, control, client) = (text("issuer"), text("control"), text("client"));
         Ok(Self { process, url, control, client, _certificates: None })
+    }
+
+    /// Ends the process.
+    pub async fn kill(&mut self) -> Result<()> {
+        Ok(self.process.kill().await?)
     }
 
     /// Signs a token. `wanted` may have `kid`, `header` and `claims`; `null` removes a header or claim.

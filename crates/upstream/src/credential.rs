@@ -30,12 +30,12 @@ use protocol::{AccountLink, UpstreamToken, UpstreamTokens};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use self::answer::Fetched;
 use self::authority::Authority;
 use self::exchanges::{Exchange, Exchanges};
 use self::linked::LinkedTokens;
 pub use self::linking::{Linking, PendingLink, Returned, Step, random, tag};
 pub use self::problem::{CredentialProblem, OauthCode};
+use self::refresh::Current;
 pub use self::settings::{
     ClientAuth, CredentialSetting, CredentialSettings, Grant, Secret, SignInSettings,
 };
@@ -161,12 +161,12 @@ impl Credential {
         }
     }
 
-    fn own(&self) -> impl Future<Output = Result<Fetched, CredentialProblem>> + Send + use<> {
+    fn own(&self) -> impl Future<Output = Result<Current, CredentialProblem>> + Send + use<> {
         let authority = Arc::clone(&self.authority);
         async move {
             let fetched = authority.client_credentials().await;
             metrics::count_token(CLIENT_CREDENTIALS, fetched.as_ref().err());
-            fetched
+            fetched.map(Into::into)
         }
     }
 

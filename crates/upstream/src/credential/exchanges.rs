@@ -13,9 +13,9 @@ use super::UserKey;
 use super::authority::Authority;
 use super::linked::LinkedTokens;
 use super::problem::CredentialProblem;
-use super::source::{SOURCE_BYTES, TokenSource};
+use super::source::{Replaced, SOURCE_BYTES, TokenSource};
 use super::token::Token;
-use crate::metrics::{self, AUTHORIZATION_CODE, TOKEN_EXCHANGE};
+use crate::metrics::{self, TOKEN_EXCHANGE};
 
 /// Most tokens that are kept for a backend; a further one replaces one that was not used lately. A token
 /// has at most 8 KiB, so they have at most 16 MiB together, which count for the tenant. A token that the share
@@ -145,22 +145,21 @@ impl Exchanges {
 impl Exchange {
     /// The exchanged token, or another one than that which the server refused.
     pub(crate) async fn token(&self, refused: Option<&Token>) -> Result<Token, CredentialProblem> {
-        let fetch = |refused: Option<Token>| {
+        let fetch = |replaced: Replaced| {
             let (authority, turns) = (Arc::clone(&self.authority), Arc::clone(&self.turns));
             let from = self.from.clone();
             async move {
                 match from {
                     From::Subject(subject) => {
-                        let _turn = turns.take().await?;
-                        let fetched = authority.exchange(&subject).await;
+                        let fetched = async {
+                            let _turn = turns.take().await?;
+                            authority.exchange(&subject).await
+                        };
+                        let fetched = fetched.await;
                         metrics::count_token(TOKEN_EXCHANGE, fetched.as_ref().err());
-                        fetched
+                        fetched.map(Into::into)
                     }
-                    From::Account(tokens) => {
-                        let fetched = tokens.fetch(&authority, refused.as_ref(), &turns).await;
-                        metrics::count_token(AUTHORIZATION_CODE, fetched.as_ref().err());
-                        fetched
-                    }
+                    From::Account(tokens) => tokens.fetch(&authority, &replaced, &turns).await,
                 }
             }
         };

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use super::UserKey;
 use super::authority::{Authority, CodeRequest, CodeResponse};
-use super::linked::LinkedTokens;
+use super::linked::{LinkedTokens, now};
 use super::problem::CredentialProblem;
 use super::turn::in_turn;
 use super::vault::{Vault, VaultUnavailable};
@@ -241,8 +241,9 @@ impl Linking {
         link: &PendingLink,
         returned: Returned<'_>,
     ) -> Result<(), CredentialProblem> {
+        let asked = now();
         let fetched = self.authority.redeem(returned.with(step, None)?).await?;
-        LinkedTokens::new(vault, &self.server, &link.user).keep(&fetched).await?;
+        LinkedTokens::new(vault, &self.server, &link.user).keep(&fetched, asked).await?;
         // The account is linked. What is not removed expires.
         let _ = vault.take(&name(&["link", &step.link])).await;
         let _ = vault.take(&self.last_name(&link.user)).await;
@@ -368,6 +369,7 @@ mod tests {
     use budget::Budget;
 
     use super::super::answer::Fetched;
+    use super::super::source::Replaced;
     use super::super::token::Token;
     use super::super::vault::tests::TestVault;
     use super::*;
@@ -436,14 +438,15 @@ mod tests {
         let tokens = LinkedTokens::new(&vault, linking.server(), &user);
         let (token, lifetime) = (Token::parse("a").unwrap(), Duration::from_secs(3_600));
         tokens
-            .keep(&Fetched { token, lifetime, refresh: Some("r".to_owned().into()) })
+            .keep(&Fetched { token, lifetime, refresh: Some("r".to_owned().into()) }, now())
             .await
             .unwrap();
         let fetch = async || {
-            let fetched = tokens.fetch(&linking.authority, None, &Arc::default()).await;
-            fetched.map(|fetched| fetched.lifetime.as_secs())
+            let current =
+                tokens.fetch(&linking.authority, &Replaced::default(), &Arc::default()).await;
+            current.map(|current| current.renew_after.as_secs())
         };
-        assert_eq!(fetch().await, Ok(60));
+        assert_eq!(fetch().await, Ok(45));
         assert_eq!(linking.unlink(&vault, &user).await, Ok(true));
         assert_eq!(fetch().await, Err(CredentialProblem::NotLinked));
         assert_eq!(linking.unlink(&vault, &user).await, Ok(false));

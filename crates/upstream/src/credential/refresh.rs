@@ -10,11 +10,11 @@ use super::token::Token;
 
 /// How long before its end a token is renewed at most; a short one in the last quarter of its life. It
 /// is used meanwhile.
-const RENEW_BEFORE: Duration = Duration::from_secs(60);
+pub(super) const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// How long before its end a token is not used any more at most; a short one in the last tenth of its life:
 /// a request may take that long to arrive, and clocks differ.
-const SKEW: Duration = Duration::from_secs(10);
+pub(super) const SKEW: Duration = Duration::from_secs(10);
 
 /// The least time between two fetches after one that failed, and between two fetches because the server
 /// refused a token. Clients can provoke both.
@@ -49,7 +49,28 @@ pub(crate) struct Refresh {
 struct Kept {
     token: Token,
     renew_at: Instant,
+    wait_at: Instant,
     usable_until: Instant,
+}
+
+/// A token that was fetched, and how long it counts from the begin of the fetch on.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    pub(crate) token: Token,
+    /// When another one is fetched, while this one is used.
+    pub(crate) renew_after: Duration,
+    /// When requests wait for another one, and use this one only if that does not come soon.
+    pub(crate) wait_after: Duration,
+    /// How long it is used at most.
+    pub(crate) usable_for: Duration,
+}
+
+impl From<Fetched> for Current {
+    fn from(Fetched { token, lifetime, .. }: Fetched) -> Self {
+        let renew_after = lifetime - RENEW_BEFORE.min(lifetime / 4);
+        let usable_for = lifetime - SKEW.min(lifetime / 10);
+        Self { token, renew_after, wait_after: usable_for, usable_for }
+    }
 }
 
 /// What to do for one request.
@@ -57,8 +78,8 @@ struct Kept {
 pub(crate) enum Decision {
     /// Use this token. `fetch`: another one is due, which nothing waits for.
     Use { token: Token, fetch: bool },
-    /// The token comes with a fetch; `fetch`: which is to begin now.
-    Wait { fetch: bool },
+    /// The token comes with a fetch; `fetch`: which is to begin now. `former` may be used if it does not come soon.
+    Wait { fetch: bool, former: Option<Token> },
     /// There is none, and it is too early to ask again.
     Fail(CredentialProblem),
     /// The server refuses also a token that was fetched just now.
@@ -73,20 +94,27 @@ impl Refresh {
         let is_refused = |kept: &&Kept| refused.is_some_and(|refused| refused.is(&kept.token));
         match usable {
             Some(_) if self.is_fetching && usable.as_ref().is_some_and(is_refused) => {
-                Decision::Wait { fetch: false }
+                Decision::Wait { fetch: false, former: None }
             }
             Some(kept) if is_refused(&kept) => {
                 let was_forced = self.forced.is_some_and(|at| now.duration_since(at) < PAUSE);
-                if was_forced { Decision::Refused } else { Decision::Wait { fetch: true } }
+                match was_forced {
+                    true => Decision::Refused,
+                    false => Decision::Wait { fetch: true, former: None },
+                }
             }
             Some(kept) => {
-                let is_due = now >= kept.renew_at && !self.is_fetching && paused.is_none();
-                Decision::Use { token: kept.token.clone(), fetch: is_due }
+                let (token, may_fetch) =
+                    (kept.token.clone(), !self.is_fetching && paused.is_none());
+                match now >= kept.wait_at && (self.is_fetching || may_fetch) {
+                    true => Decision::Wait { fetch: may_fetch, former: Some(token) },
+                    false => Decision::Use { token, fetch: now >= kept.renew_at && may_fetch },
+                }
             }
-            None if self.is_fetching => Decision::Wait { fetch: false },
+            None if self.is_fetching => Decision::Wait { fetch: false, former: None },
             None => match paused {
                 Some((_, problem)) => Decision::Fail(problem),
-                None => Decision::Wait { fetch: true },
+                None => Decision::Wait { fetch: true, former: None },
             },
         }
     }
@@ -107,6 +135,12 @@ impl Refresh {
         self.refused.as_ref().map(|kept| &kept.token)
     }
 
+    /// The token that requests may use.
+    pub(crate) fn usable(&self, now: Instant) -> Option<&Token> {
+        let kept = self.kept.as_ref().filter(|kept| now < kept.usable_until);
+        kept.map(|kept| &kept.token)
+    }
+
     /// The bytes of the token that is kept.
     pub(crate) fn token_bytes(&self) -> usize {
         self.kept.as_ref().map_or(0, |kept| kept.token.text().len())
@@ -123,21 +157,22 @@ impl Refresh {
     }
 
     /// A fetch has ended.
-    pub(crate) fn end(&mut self, fetched: Result<Fetched, CredentialProblem>, now: Instant) {
+    pub(crate) fn end(&mut self, fetched: Result<Current, CredentialProblem>, now: Instant) {
         self.is_fetching = false;
         // The token counts from when it was asked for: its way took time.
         let begun = self.begun.take().unwrap_or(now);
         match fetched {
-            Ok(Fetched { token, lifetime, .. }) => {
-                let end = begun + lifetime;
-                let renew_at = end - RENEW_BEFORE.min(lifetime / 4);
-                let usable_until = end - SKEW.min(lifetime / 10);
-                self.kept = Some(Kept { token, renew_at, usable_until });
+            Ok(Current { token, renew_after, wait_after, usable_for }) => {
+                let (renew_at, wait_at) = (begun + renew_after, begun + wait_after);
+                let usable_until = begun + usable_for;
+                self.kept = Some(Kept { token, renew_at, wait_at, usable_until });
                 self.failed = None;
                 self.refused = None;
             }
             Err(problem) => {
                 self.failed = Some((now, problem));
+                // The pause begins with the end of a fetch that failed.
+                self.forced = if self.refused.is_some() { Some(now) } else { self.forced };
                 let (kept, refused) = (self.kept.take(), self.refused.take());
                 self.kept = match problem {
                     // The user has to link the account again.
@@ -156,8 +191,9 @@ mod tests {
 
     const LIFETIME: Duration = Duration::from_secs(3_600);
 
-    fn fetched(text: &str) -> Result<Fetched, CredentialProblem> {
-        Ok(Fetched { token: Token::parse(text).unwrap(), lifetime: LIFETIME, refresh: None })
+    fn fetched(text: &str) -> Result<Current, CredentialProblem> {
+        let token = Token::parse(text).unwrap();
+        Ok(Fetched { token, lifetime: LIFETIME, refresh: None }.into())
     }
 
     fn with_token(now: Instant) -> (Refresh, Token) {
@@ -174,9 +210,9 @@ mod tests {
     fn one_fetch_runs_for_all_requests() {
         let now = Instant::now();
         let mut refresh = Refresh::default();
-        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: true, .. }));
         refresh.begin(false, now);
-        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: false }));
+        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: false, .. }));
         refresh.end(fetched("a"), now);
         assert!(matches!(refresh.decide(None, now), Decision::Use { fetch: false, .. }));
     }
@@ -196,7 +232,7 @@ mod tests {
         assert!(matches!(refresh.decide(None, due), Decision::Use { fetch: false, .. }));
         assert!(matches!(refresh.decide(None, due + PAUSE), Decision::Use { fetch: true, .. }));
         let over = now + LIFETIME - SKEW;
-        assert!(matches!(refresh.decide(None, over), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(None, over), Decision::Wait { fetch: true, .. }));
         refresh.begin(false, over);
         refresh.end(Err(CredentialProblem::Unavailable), over);
         let failed = refresh.decide(None, over);
@@ -210,10 +246,51 @@ mod tests {
         refresh.begin(false, now);
         let (token, lifetime) = (Token::parse("a").unwrap(), Duration::from_secs(1));
         let short = Fetched { token, lifetime, refresh: None };
-        refresh.end(Ok(short), now);
+        refresh.end(Ok(short.into()), now);
         assert!(matches!(refresh.decide(None, now), Decision::Use { fetch: false, .. }));
         let later = now + Duration::from_millis(900);
-        assert!(matches!(refresh.decide(None, later), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(None, later), Decision::Wait { fetch: true, .. }));
+    }
+
+    #[test]
+    fn requests_wait_for_the_next_token_before_the_former_one_has_ended() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let token = Token::parse("a").unwrap();
+        let (renew_after, wait_after, usable_for) = (2 * second, 4 * second, 40 * second);
+        let mut refresh = Refresh::default();
+        refresh.begin(false, now);
+        refresh.end(Ok(Current { token, renew_after, wait_after, usable_for }), now);
+        let early = refresh.decide(None, now + 3 * second);
+        assert!(matches!(early, Decision::Use { fetch: true, .. }));
+        let due = now + 4 * second;
+        let waits = |fetch, decision| matches!(decision, Decision::Wait { fetch: is, former: Some(_) } if is == fetch);
+        assert!(waits(true, refresh.decide(None, due)));
+        refresh.begin(false, due);
+        assert!(waits(false, refresh.decide(None, due)));
+        // It fails: the former token counts on, and none is asked for during the pause.
+        let failed = due + 7 * second;
+        refresh.end(Err(CredentialProblem::Unavailable), failed);
+        let early = failed + PAUSE - Duration::from_millis(1);
+        assert!(matches!(refresh.decide(None, early), Decision::Use { fetch: false, .. }));
+        assert!(waits(true, refresh.decide(None, failed + PAUSE)));
+        // The server has refused it.
+        refresh.note_refused("a", failed + PAUSE);
+        let refused = refresh.decide(None, failed + PAUSE);
+        assert!(matches!(refused, Decision::Wait { fetch: true, former: None }));
+        let ended = refresh.decide(None, now + usable_for);
+        assert!(matches!(ended, Decision::Wait { fetch: true, former: None }));
+    }
+
+    #[test]
+    fn after_a_forced_fetch_that_fails_late_none_is_forced_during_the_pause() {
+        let now = Instant::now();
+        let (mut refresh, first) = with_token(now);
+        refresh.begin(true, now);
+        let failed = now + 2 * PAUSE;
+        refresh.end(Err(CredentialProblem::Unavailable), failed);
+        assert!(matches!(refresh.decide(Some(&first), failed), Decision::Refused));
+        let later = refresh.decide(Some(&first), failed + PAUSE);
+        assert!(matches!(later, Decision::Wait { fetch: true, .. }));
     }
 
     #[test]
@@ -224,7 +301,7 @@ mod tests {
         refresh.end(Err(CredentialProblem::Invalid), now);
         let early = now + PAUSE - Duration::from_millis(1);
         assert!(matches!(refresh.decide(None, early), Decision::Fail(CredentialProblem::Invalid)));
-        assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Wait { fetch: true, .. }));
     }
 
     #[test]
@@ -234,14 +311,14 @@ mod tests {
         refresh.note_refused("another", now);
         assert!(matches!(refresh.decide(None, now), Decision::Use { .. }));
         refresh.note_refused(first.text(), now);
-        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: true, .. }));
         refresh.begin(false, now);
         refresh.end(fetched("b"), now);
         // At most one in a while, also if the server refuses all tokens.
         refresh.note_refused("b", now);
         assert!(matches!(refresh.decide(None, now), Decision::Use { .. }));
         refresh.note_refused("b", now + PAUSE);
-        assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(None, now + PAUSE), Decision::Wait { fetch: true, .. }));
         // If there is no other one, it counts on.
         refresh.begin(false, now + PAUSE);
         refresh.end(Err(CredentialProblem::Unavailable), now + PAUSE);
@@ -258,18 +335,18 @@ mod tests {
         let decision = refresh.decide(None, now);
         assert!(matches!(decision, Decision::Fail(CredentialProblem::NotLinked)));
         let later = now + PAUSE_UNLINKED;
-        assert!(matches!(refresh.decide(None, later), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(None, later), Decision::Wait { fetch: true, .. }));
     }
 
     #[test]
     fn a_refused_token_is_renewed_once() {
         let now = Instant::now();
         let (mut refresh, first) = with_token(now);
-        assert!(matches!(refresh.decide(Some(&first), now), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(Some(&first), now), Decision::Wait { fetch: true, .. }));
         refresh.begin(true, now);
         // Other requests wait for the new one.
-        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: false }));
-        assert!(matches!(refresh.decide(Some(&first), now), Decision::Wait { fetch: false }));
+        assert!(matches!(refresh.decide(None, now), Decision::Wait { fetch: false, .. }));
+        assert!(matches!(refresh.decide(Some(&first), now), Decision::Wait { fetch: false, .. }));
         refresh.end(fetched("b"), now);
         let Decision::Use { token: second, .. } = refresh.decide(Some(&first), now) else {
             panic!("no token")
@@ -279,7 +356,7 @@ mod tests {
         // What was refused is still the token for other requests.
         assert!(matches!(refresh.decide(None, now), Decision::Use { .. }));
         let later = now + PAUSE;
-        assert!(matches!(refresh.decide(Some(&second), later), Decision::Wait { fetch: true }));
+        assert!(matches!(refresh.decide(Some(&second), later), Decision::Wait { fetch: true, .. }));
         // If there is no other one, it counts on.
         refresh.begin(true, later);
         refresh.end(Err(CredentialProblem::Invalid), later);
