@@ -104,19 +104,26 @@ const scenarios = {
         await after(client);
     },
 
-    // One long stream. The session continues after any final response of the stream.
+    // One long stream, which begins when the test has begun it. The session continues after any final response of
+    // the stream, when the test ends it: a call at that time would be another one in flight when a node dies.
     async long(client, kit) {
+        saw('ready');
+        while (!hasBegun()) await sleep(20);
         try {
             await count(client, kit, { n: 60, interval_ms: 50 });
         } catch (e) {
             error(e);
         }
+        while (goesOn()) await sleep(50);
         await after(client);
     },
 };
 
 // Whether the scenario continues: until the test removes the file that it has named.
 const goesOn = () => existsSync(process.env.STORY_GOES_ON);
+
+// Whether the test has begun what the scenario waits for.
+const hasBegun = () => existsSync(`${process.env.STORY_GOES_ON}.begun`);
 
 async function after(client) {
     let result;

@@ -98,6 +98,11 @@ def goes_on():
     return os.path.exists(os.environ["STORY_GOES_ON"])
 
 
+def has_begun():
+    """Whether the test has begun what the scenario waits for."""
+    return os.path.exists(os.environ["STORY_GOES_ON"] + ".begun")
+
+
 async def hold(session, kit):
     """Calls and streams in one session, until the test ends it."""
     turns = 0
@@ -119,11 +124,18 @@ async def idle(session, kit):
 
 
 async def long(session, kit):
-    """One long stream. The session continues after any final response of the stream."""
+    """One long stream, which begins when the test has begun it. The session continues after any final
+    response of the stream, when the test ends it: a call at that time would be another one in flight
+    when a node dies."""
+    saw("ready")
+    while not has_begun():
+        await anyio.sleep(0.02)
     try:
         await counted(session, {"n": 60, "interval_ms": 50})
     except kit.error as error:
         failed(error)
+    while goes_on():
+        await anyio.sleep(0.05)
     await after(session)
 
 

@@ -64,8 +64,8 @@ impl Program {
         Ok(Seen(lines.with_context(|| format!("{self:?} printed no JSON:\n{out}\n{err}"))?))
     }
 
-    /// Starts a scenario that runs for as long as a file exists. The returned value gives the
-    /// output of the program meanwhile.
+    /// Starts a scenario that runs for as long as a file exists; some wait for another one, with the
+    /// extension `begun`. The returned value gives the output of the program meanwhile.
     pub fn start(self, url: &str, scenario: &str, goes_on: &Path) -> Result<Playing> {
         let (program, script) = self.command();
         let mut command = Command::new(program);

@@ -33,11 +33,16 @@ impl Stage {
         Ok(Self { playing, goes_on, cluster })
     }
 
+    /// Begins what all clients wait for.
+    fn begin(&self) -> Result<()> {
+        Ok(std::fs::write(self.goes_on.with_extension("begun"), "")?)
+    }
+
     /// Waits until every client has printed this number of further lines of a kind.
     async fn all_see(&mut self, kind: &str, more: usize) -> Result<()> {
         for playing in &mut self.playing {
             let sees = playing.sees(kind, more).await;
-            sees.with_context(|| format!("{:?}\n{}", playing.program, self.cluster.tails(20)))?;
+            sees.with_context(|| format!("{:?}", playing.program))?;
         }
         Ok(())
     }
@@ -46,7 +51,7 @@ impl Stage {
     async fn all_have_seen(&mut self, kind: &str, due: usize) -> Result<()> {
         for playing in &mut self.playing {
             let seen = playing.has_seen(kind, due).await;
-            seen.with_context(|| format!("{:?}\n{}", playing.program, self.cluster.tails(20)))?;
+            seen.with_context(|| format!("{:?}", playing.program))?;
         }
         Ok(())
     }
@@ -56,8 +61,7 @@ impl Stage {
         std::fs::remove_file(&self.goes_on)?;
         for playing in self.playing {
             let program = playing.program;
-            let said = || format!("{program:?}\n{}", self.cluster.tails(20));
-            let seen = playing.end().await.with_context(said)?;
+            let seen = playing.end().await.with_context(|| format!("{program:?}"))?;
             judge(&seen).with_context(|| format!("{program:?}: {:?}", seen.tail()))?;
         }
         Ok(())
@@ -122,6 +126,9 @@ async fn every_client_on_a_stream_that_said_an_id_holds_its_session_when_the_thi
 
 async fn killed_in_mid_stream(node: &str) -> Result<()> {
     let mut stage = Stage::set("long").await?;
+    // Some take seconds longer to start than others.
+    stage.all_have_seen("ready", 1).await?;
+    stage.begin()?;
     stage.all_have_seen("progress", 5).await?;
     stage.cluster.kill(node).await?;
     let end = stage.end(|seen| {
