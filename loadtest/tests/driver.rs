@@ -115,17 +115,18 @@ fn an_error_is_no_call_that_was_done() {
 
 #[test]
 fn an_open_loop_shows_a_stall_to_all_that_was_due_meanwhile() {
-    let stall = Duration::from_millis(300);
-    let known = Arc::new(Known { stalls_at: 50, stall, ..Known::default() });
-    let found = calls(&known.serve(), &["--secs", "1.5", "-c", "4", "--rate", "200"]);
+    let stall = Duration::from_millis(600);
+    let known = Arc::new(Known { stalls_at: 25, stall, ..Known::default() });
+    // Few calls a second: a busy machine has to be done with those of the stall soon.
+    let found = calls(&known.serve(), &["--secs", "3", "-c", "4", "--rate", "50"]);
     let micros = |name: &str| found["latency"][name].as_u64().unwrap();
-    assert!(micros("max") >= 290_000, "{found}");
-    // 60 of 300 calls were due during the stall. In a closed loop, only the calls of the four
+    assert!(micros("max") >= 590_000, "{found}");
+    // 30 of 150 calls were due during the stall. In a closed loop, only the calls of the four
     // connections would be slow.
-    assert!(micros("p90") >= 100_000, "{found}");
-    assert!(micros("p50") < 100_000, "{found}");
+    assert!(micros("p90") >= 200_000, "{found}");
+    assert!(micros("p50") < 200_000, "{found}");
     // Every call that was due is counted.
-    assert_eq!(found["done"], 300);
+    assert_eq!(found["done"], 150);
 }
 
 #[test]

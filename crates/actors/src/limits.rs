@@ -15,7 +15,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backends::stdio::{LimitReached, ProcessLimit, TakenProcess};
 use budget::limit::{CountOfNode, Grant, INTERVAL, Member, Rate, RateOfNode, Refused};
@@ -25,6 +25,7 @@ use tenants::{ClusterLimits, limit_id};
 use thin_vec::ThinVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::time::Instant;
 
 pub use entry::{CountEntry, Counted, PendingSession, RateEntry, Taken};
 use owned::Owned;
@@ -226,7 +227,7 @@ impl NodeLimits {
 
     /// Takes one of the server processes of a tenant. `Ok(None)`: their number has no limit.
     pub(crate) async fn take_child(&self, tenant: &str) -> Result<Option<Counted>, Refused> {
-        let until = tokio::time::Instant::now() + INTERVAL;
+        let until = Instant::now() + INTERVAL;
         loop {
             let mut arrived = std::pin::pin!(self.shares_arrived());
             arrived.as_mut().enable();
@@ -234,7 +235,7 @@ impl NodeLimits {
             let Some(entry) = entry else { return Ok(None) };
             match entry.take(self.now()) {
                 Some(Ok(counted)) => return Ok(Some(counted)),
-                Some(Err(Refused::Wait)) if tokio::time::Instant::now() < until => {}
+                Some(Err(Refused::Wait)) if Instant::now() < until => {}
                 Some(Err(refused)) => return Err(refused),
                 None => return Ok(None),
             }

@@ -32,8 +32,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LARGE_BYTES: usize = 3 << 20;
 /// The progress events of a call with many.
 const EVENTS: usize = 1_000;
-/// The same with `--smoke`: a node of a debug build that shares its core with busy programs takes half a minute for
-/// the first of 16 calls with 1,000.
+/// Both with `--smoke`: a node of a debug build that shares its core with busy programs takes half a minute for
+/// the first of 16 calls with as many events, or with large results.
+const LARGE_BYTES_OF_SMOKE: usize = 256 << 10;
 const EVENTS_OF_SMOKE: usize = 50;
 
 /// What a tenant does as much as it can.
@@ -111,8 +112,9 @@ impl Flood {
         let thread = std::thread::spawn(move || {
             // Redis and nginx, which stand for other machines, share the core.
             rustix::process::nice(5).context("the priority of a flood")?;
-            let events = if smoke { EVENTS_OF_SMOKE } else { EVENTS };
-            let client = Client { kind, endpoint: endpoint?, events, done: counted };
+            let (events, large_bytes) =
+                if smoke { (EVENTS_OF_SMOKE, LARGE_BYTES_OF_SMOKE) } else { (EVENTS, LARGE_BYTES) };
+            let client = Client { kind, endpoint: endpoint?, events, large_bytes, done: counted };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let mut tasks = JoinSet::new();
@@ -158,8 +160,9 @@ impl Flood {
 struct Client {
     kind: Kind,
     endpoint: Endpoint,
-    /// The progress events of a call with many.
+    /// The progress events of a call with many, and the size of large arguments.
     events: usize,
+    large_bytes: usize,
     done: Arc<AtomicU64>,
 }
 
@@ -173,8 +176,8 @@ impl Client {
         loop {
             let _failed = match flood {
                 Flood::Sessions => self.open_sessions().await,
-                Flood::Arguments => self.call(&self.count(0, LARGE_BYTES), false).await,
-                Flood::Results => self.call(&self.echo(LARGE_BYTES), false).await,
+                Flood::Arguments => self.call(&self.count(0, self.large_bytes), false).await,
+                Flood::Results => self.call(&self.echo(self.large_bytes), false).await,
                 Flood::Events => self.call(&self.count(self.events, 0), true).await,
                 _ => self.call(&self.echo(0), false).await,
             };

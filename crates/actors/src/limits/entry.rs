@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use budget::limit::{CountOfNode, Grant, Rate, RateOfNode, Refused};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::wire::LimitReport;
 

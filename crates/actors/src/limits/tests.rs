@@ -22,8 +22,9 @@ fn reported(node: &NodeLimits) -> HashSet<u128> {
     rounds.flat_map(|round| round.ids).collect()
 }
 
-#[test]
-fn each_interval_has_the_limits_of_all_tenants() {
+// The time stands still: a demand counts for a while only.
+#[tokio::test(start_paused = true)]
+async fn each_interval_has_the_limits_of_all_tenants() {
     let node = NodeLimits::new(false);
     node.begin_round(3);
     with_clients(&node, "busy", 9_000);
@@ -38,8 +39,8 @@ fn each_interval_has_the_limits_of_all_tenants() {
     }
 }
 
-#[test]
-fn beyond_the_bound_tenants_have_equal_parts_and_those_of_clients_come_last() {
+#[tokio::test(start_paused = true)]
+async fn beyond_the_bound_tenants_have_equal_parts_and_those_of_clients_come_last() {
     let node = NodeLimits::new(false);
     node.begin_round(3);
     for tenant in ["a", "b", "c"] {
@@ -64,8 +65,8 @@ fn beyond_the_bound_tenants_have_equal_parts_and_those_of_clients_come_last() {
     }
 }
 
-#[test]
-fn a_session_that_is_to_be_created_counts_until_the_node_has_it() {
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_to_be_created_counts_until_the_node_has_it() {
     let node = NodeLimits::new(true);
     let limits = ClusterLimits { sessions_max: Some(1), ..ClusterLimits::default() };
     node.limit_tenants([("acme".into(), Arc::new(limits))]);
