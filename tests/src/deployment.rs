@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::excerpt::show;
 use crate::tools;
 
 /// The maximum time of one command of the script; each command has bounds of its own.
@@ -197,17 +198,6 @@ impl Drop for Deployment {
         let mut command = std::process::Command::new(script());
         command.args(["down", "--now", "--dir"]).arg(self.folder()).stdin(Stdio::null());
         let _status = command.status();
-        // Uses `print!`, so that the test harness shows the output with the failure only.
-        #[allow(clippy::print_stdout)]
-        if std::thread::panicking() {
-            println!("{}", self.tails(40));
-        }
-    }
-}
-
-impl Deployment {
-    /// The last lines of every log.
-    pub fn tails(&self, lines: usize) -> String {
         let mut names: Vec<String> = std::fs::read_dir(self.folder())
             .into_iter()
             .flatten()
@@ -215,13 +205,9 @@ impl Deployment {
             .filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".log")?.to_owned()))
             .collect();
         names.sort();
-        let tail = |name: &String| {
-            let output = self.output(name);
-            let all: Vec<&str> = output.lines().collect();
-            let tail = all[all.len().saturating_sub(lines)..].join("\n");
-            format!("{name}'s last lines:\n{tail}\n")
-        };
-        names.iter().map(tail).collect()
+        for name in names {
+            show(&name, &self.output(&name));
+        }
     }
 }
 

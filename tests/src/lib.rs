@@ -13,6 +13,7 @@ pub mod conformance;
 pub mod cores;
 pub mod defined_server;
 pub mod deployment;
+mod excerpt;
 pub mod headers_server;
 pub mod history;
 pub mod http_servers;

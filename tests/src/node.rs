@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal};
 
+use crate::excerpt::show;
 use crate::tools;
 
 /// The maximum time until a node prints its endpoint.
@@ -253,16 +254,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if std::thread::panicking() {
-            let output = self.output();
-            let tail: Vec<&str> = output.lines().rev().take(60).collect();
-            let tail: Vec<&str> = tail.into_iter().rev().collect();
-            // Uses `print!`, so that the test harness shows the output with the failure only.
-            #[allow(clippy::print_stdout)]
-            {
-                println!("the node's last lines:\n{}", tail.join("\n"));
-            }
-        }
+        show("node", &self.output());
     }
 }
 

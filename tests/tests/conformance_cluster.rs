@@ -24,7 +24,7 @@ async fn conform(plan: Plan) -> Result<()> {
     let cluster = plan.start().await?;
     for set in conformance::ALL {
         let passes = set.passes(&cluster.demo()).await;
-        passes.with_context(|| format!("{set:?}\n{}", cluster.tails(20)))?;
+        passes.with_context(|| format!("{set:?}"))?;
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ async fn they_conform_while_one_is_killed_and_another_drained_every_few_seconds(
             never = watch_for_deaths(&cluster, &losses) => match never {},
         }
     };
-    scenario.await.with_context(|| cluster.tails(30))
+    scenario.await
 }
 
 /// Kills a node, drains another, and brings both back, three times.

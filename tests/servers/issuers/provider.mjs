@@ -146,6 +146,7 @@ provider.registerGrantType(
 const seen = { client_credentials: 0, [exchange]: 0, refused: 0 };
 provider.on('grant.success', ({ oidc }) => (seen[oidc.params.grant_type] += 1));
 provider.on('grant.error', () => (seen.refused += 1));
+provider.on('server_error', (_, error) => console.error(error));
 const controls = {
     '/control/seen': () => ({ ...seen, exchanges: subjects }),
     // A token of a user, as if they had signed in.
