@@ -44,7 +44,9 @@ impl Nginx {
             ensure!(adapted.matches(written).count() == 1, "{written} is not in the file once");
             adapted = adapted.replace(written, node.strip_prefix("https://").context("no TLS")?);
         }
-        ensure!(!adapted.contains("443"), "an address was not replaced:\n{adapted}");
+        // The ports of this test may end in 443.
+        let is_left = adapted.contains("10.0.0.") || adapted.contains("listen 443;");
+        ensure!(!is_left, "an address was not replaced:\n{adapted}");
         fs::write(folder.join("passthrough.conf"), adapted)?;
         let modules = Self::modules()?;
         let at = folder.display();
