@@ -12,7 +12,7 @@ use super::answer::Fetched;
 use super::authority::Authority;
 use super::exchanges::Turns;
 use super::problem::{CredentialProblem, OauthCode};
-use super::refresh::{Current, RENEW_BEFORE, SKEW};
+use super::refresh::{Current, renew_before, skew};
 use super::source::Replaced;
 use super::token::Token;
 use super::turn::in_turn;
@@ -55,7 +55,7 @@ struct Kept {
     refresh: Option<String>,
     /// When the access token ends, in seconds since 1970.
     ends: u64,
-    /// How many seconds it counted in all. Programs before 2026-12 did not keep it.
+    /// How many seconds it counted in all. The program before did not keep it.
     #[serde(default = "long_life")]
     lifetime: u64,
     /// When the user was revoked last before the account was linked, in milliseconds since 1970, or 0.
@@ -249,7 +249,8 @@ impl Kept {
         match (token, self.refresh) {
             (Some(token), Some(refresh)) => {
                 let current = of_all_nodes(token, rest, lifetime);
-                // Who has it uses it while another one is got, and so does who gets it now.
+                // A node that has it gets another one when it is due. One that has none takes it first, also if it
+                // is due, so that there is one to use while another one is got.
                 let counts = if is_known { current.wait_after } else { current.usable_for };
                 if counts.is_zero() { Usable::Due(refresh) } else { Usable::Now(current) }
             }
@@ -267,8 +268,8 @@ impl Kept {
 /// How a node uses a token with this rest of its lifetime. Many authorization servers end a token when another one
 /// is got for its refresh token, so when that is due at one node it is at all, and requests wait for it.
 fn of_all_nodes(token: Token, rest: Duration, lifetime: Duration) -> Current {
-    let due = rest.saturating_sub(RENEW_BEFORE.min(lifetime / 4));
-    let usable_for = rest.saturating_sub(SKEW.min(lifetime / 10)).min(IN_MEMORY);
+    let due = rest.saturating_sub(renew_before(lifetime));
+    let usable_for = rest.saturating_sub(skew(lifetime)).min(IN_MEMORY);
     Current { token, renew_after: due.min(LOOK_AFTER), wait_after: due.min(usable_for), usable_for }
 }
 
@@ -393,48 +394,17 @@ mod tests {
         assert_eq!(source.token(None, fetch).await.unwrap().text(), "a");
     }
 
-    /// A vault in which another node refreshes the tokens just before this one has its turn.
-    #[derive(Default)]
-    struct Overtaken(TestVault);
-
-    #[async_trait::async_trait]
-    impl Vault for Overtaken {
-        fn random(&self) -> Result<[u8; 32], VaultUnavailable> {
-            self.0.random()
-        }
-
-        async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, VaultUnavailable> {
-            self.0.read(name).await
-        }
-
-        async fn write(
-            &self,
-            name: &str,
-            secret: &[u8],
-            within: Duration,
-        ) -> Result<(), VaultUnavailable> {
-            self.0.write(name, secret, within).await
-        }
-
-        async fn claim(&self, turn: &str, within: Duration) -> Result<bool, VaultUnavailable> {
-            let next = Kept { access: "b".into(), ..kept(600, Some("r")) };
-            let name = turn.strip_prefix("refreshing ").unwrap();
-            self.0.write(name, &serde_json::to_vec(&next).unwrap(), KEPT).await?;
-            self.0.claim(turn, within).await
-        }
-
-        async fn take(&self, name: &str) -> Result<Option<Vec<u8>>, VaultUnavailable> {
-            self.0.take(name).await
-        }
-    }
-
     #[tokio::test]
     async fn tokens_are_refreshed_once_also_if_the_refresh_token_stays() {
-        let vault: Arc<dyn Vault> = Arc::new(Overtaken::default());
+        let test_vault = Arc::new(TestVault::default());
+        let vault: Arc<dyn Vault> = Arc::clone(&test_vault) as _;
         let user = UserKey { name: "ada".into(), revoked_ms: 0 };
         let tokens = LinkedTokens::new(&vault, "a/main#0", &user);
         let asked = now() - Duration::from_secs(550);
         tokens.keep(&fetched("a", 600), asked).await.unwrap();
+        // Another node refreshes them just before this one has its turn.
+        let next = Kept { access: "b".into(), ..kept(600, Some("r")) };
+        test_vault.write_at_the_next_claim(&tokens.name, &serde_json::to_vec(&next).unwrap());
         let current = tokens.fetch(&absent(), &known(), &Arc::default()).await.unwrap();
         assert_eq!(current.token.text(), "b");
     }

@@ -10,11 +10,11 @@ use super::token::Token;
 
 /// How long before its end a token is renewed at most; a short one in the last quarter of its life. It
 /// is used meanwhile.
-pub(super) const RENEW_BEFORE: Duration = Duration::from_secs(60);
+const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// How long before its end a token is not used any more at most; a short one in the last tenth of its life:
 /// a request may take that long to arrive, and clocks differ.
-pub(super) const SKEW: Duration = Duration::from_secs(10);
+const SKEW: Duration = Duration::from_secs(10);
 
 /// The least time between two fetches after one that failed, and between two fetches because the server
 /// refused a token. Clients can provoke both.
@@ -67,10 +67,20 @@ pub(crate) struct Current {
 
 impl From<Fetched> for Current {
     fn from(Fetched { token, lifetime, .. }: Fetched) -> Self {
-        let renew_after = lifetime - RENEW_BEFORE.min(lifetime / 4);
-        let usable_for = lifetime - SKEW.min(lifetime / 10);
+        let renew_after = lifetime - renew_before(lifetime);
+        let usable_for = lifetime - skew(lifetime);
         Self { token, renew_after, wait_after: usable_for, usable_for }
     }
+}
+
+/// How long before its end a token with this lifetime is renewed.
+pub(super) fn renew_before(lifetime: Duration) -> Duration {
+    RENEW_BEFORE.min(lifetime / 4)
+}
+
+/// How long before its end a token with this lifetime is not used any more.
+pub(super) fn skew(lifetime: Duration) -> Duration {
+    SKEW.min(lifetime / 10)
 }
 
 /// What to do for one request.
@@ -90,7 +100,7 @@ impl Refresh {
     /// Decides for a request; `refused` is the token that the server refused, if it did.
     pub(crate) fn decide(&self, refused: Option<&Token>, now: Instant) -> Decision {
         let paused = self.failed.filter(|(at, problem)| now.duration_since(*at) < pause(*problem));
-        let usable = self.kept.as_ref().filter(|kept| now < kept.usable_until);
+        let usable = self.usable_kept(now);
         let is_refused = |kept: &&Kept| refused.is_some_and(|refused| refused.is(&kept.token));
         match usable {
             Some(_) if self.is_fetching && usable.as_ref().is_some_and(is_refused) => {
@@ -137,8 +147,11 @@ impl Refresh {
 
     /// The token that requests may use.
     pub(crate) fn usable(&self, now: Instant) -> Option<&Token> {
-        let kept = self.kept.as_ref().filter(|kept| now < kept.usable_until);
-        kept.map(|kept| &kept.token)
+        self.usable_kept(now).map(|kept| &kept.token)
+    }
+
+    fn usable_kept(&self, now: Instant) -> Option<&Kept> {
+        self.kept.as_ref().filter(|kept| now < kept.usable_until)
     }
 
     /// The bytes of the token that is kept.
@@ -172,7 +185,9 @@ impl Refresh {
             Err(problem) => {
                 self.failed = Some((now, problem));
                 // The pause begins with the end of a fetch that failed.
-                self.forced = if self.refused.is_some() { Some(now) } else { self.forced };
+                if self.refused.is_some() {
+                    self.forced = Some(now);
+                }
                 let (kept, refused) = (self.kept.take(), self.refused.take());
                 self.kept = match problem {
                     // The user has to link the account again.

@@ -43,6 +43,15 @@ pub(crate) mod tests {
     pub(crate) struct TestVault {
         secrets: Mutex<HashMap<String, Vec<u8>>>,
         count: Mutex<u8>,
+        at_the_next_claim: Mutex<Option<(String, Vec<u8>)>>,
+    }
+
+    impl TestVault {
+        /// Another caller writes this secret just before the next claim.
+        pub(crate) fn write_at_the_next_claim(&self, name: &str, secret: &[u8]) {
+            let write = (name.to_owned(), secret.to_vec());
+            *self.at_the_next_claim.lock().unwrap() = Some(write);
+        }
     }
 
     #[async_trait::async_trait]
@@ -72,6 +81,7 @@ pub(crate) mod tests {
         async fn claim(&self, name: &str, _: Duration) -> Result<bool, VaultUnavailable> {
             tokio::task::yield_now().await;
             let mut secrets = self.secrets.lock().unwrap();
+            secrets.extend(self.at_the_next_claim.lock().unwrap().take());
             let is_free = !secrets.contains_key(name);
             if is_free {
                 secrets.insert(name.to_owned(), Vec::new());
